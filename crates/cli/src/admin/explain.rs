@@ -99,8 +99,14 @@ pub(crate) const CODES: &[Code] = &[
         "Attach them. One that the pool went on without must be added anew.",
     ),
     risky(
+        "member-unreadable",
+        "A cache device of a pool that is not open is there, and nobody can read its superblocks: both are damaged, they contradict each other, or a later version of Forebay wrote them. The text says which device and why.",
+        "None yet: nothing is served and nothing was changed. Behind `devices.wait_s` the pool goes on for good without one that is damaged, if what is left may do that; one of a later version keeps it closed.",
+        "Use the version of Forebay that wrote it, or a later one. One that is damaged: see `forebay inspect PATH`; put back a copy of its first 256 KiB if there is one.",
+    ),
+    risky(
         "pool-missing",
-        "The wait of `devices.wait_s` for the cache devices of a pool is over, and none of them is there. They are looked for every ten seconds.",
+        "The wait of `devices.wait_s` for the cache devices of a pool is over, and none of them is there, or can be read. They are looked for every ten seconds.",
         "Its volumes are not served. Everything is on the devices as it was, dirty data too.",
         "Attach them: the pool opens by itself. If they are gone for good, what was dirty is lost; the origins have the rest, and are free for another pool once `forebay pool export NAME` has forgotten this one.",
     ),

@@ -430,6 +430,14 @@ impl Daemon {
         })
     }
 
+    /// Whether who opens a pool waits for a lease: its newest claim is another host's, or of a start that was cut off.
+    pub(super) fn awaits_lease(&self, found: &[&Found]) -> bool {
+        let claims = found.iter().flat_map(|found| &found.claims);
+        let newest = claims.max_by_key(|claim| (claim.number, claim.beat));
+        let is_cut_off = newest.is_some_and(|newest| newest.beat == 0 && !newest.released);
+        self.machine.is_some() && (is_cut_off || self.user_of(found).is_some())
+    }
+
     /// Who else has a pool open, or has left it so, as far as that can be seen without claiming it.
     fn user_of(&self, found: &[&Found]) -> Option<User> {
         if let Some(process) = found.iter().find_map(|found| found.locked_by.clone()) {

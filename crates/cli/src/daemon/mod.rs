@@ -77,7 +77,7 @@ use self::memory::Kept;
 use self::notify::Phase;
 use self::patience::Found as FoundOrigin;
 use self::progress::Progress;
-use self::scan::{Found, Place};
+use self::scan::{Found, Place, Unread};
 use self::shelf::Shelf;
 use self::spares::Spares;
 use self::state::{Record, StateDir, Unreadable};
@@ -124,6 +124,10 @@ struct Slot {
     record: RefCell<Record>,
     /// Its devices, as the last scan found them.
     seen: RefCell<Vec<Found>>,
+    /// Those that are there and cannot be read, if it lacks any.
+    unread: RefCell<Vec<Unread>>,
+    /// Whether they have been looked for.
+    has_looked: Cell<bool>,
     state: RefCell<State>,
     /// What was said of devices that are missing.
     told: Cell<Told>,

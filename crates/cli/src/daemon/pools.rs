@@ -17,7 +17,9 @@ use forebay_engine::{CopiesChange, CreateOptions, OpenOptions, Pool, Tuning};
 use super::answer::stopping;
 use super::places::if_gone;
 use super::plan::{self, refuse_partial_take_over, room};
-use super::scan::{self, Found, Place, Scan, Sight, of_pool, refuse_copies};
+use super::scan::{
+    self, Found, Place, Scan, Sight, of_pool, paths_of, refuse_copies, refuse_later,
+};
 use super::state::{Intent, Record};
 use super::uses::user_of;
 use super::waiting::Told;
@@ -104,19 +106,6 @@ pub(super) fn lost_of<'a>(
     let lost = superblock.members.iter().filter(|member| member.state != OnDisk::Present);
     let lost = lost.filter(|member| !member.replaced).map(|member| member.device);
     lost.filter(|id| !replaced.contains(&id.to_string()))
-}
-
-/// Where the devices of a pool are.
-fn paths_of(record: &Record, found: &[Found]) -> Result<Vec<PathBuf>> {
-    let own = of_pool(found, &record.id);
-    if own.is_empty() {
-        let last: Vec<_> = record.ssds.iter().map(|path| path.display().to_string()).collect();
-        let what = format!("no cache device of pool \"{}\" is there", record.name);
-        return Err(Failure::coded(Code::NotFound, what)
-            .hint(format!("attach them; they were last at {}", last.join(", "))));
-    }
-    refuse_copies(&own)?;
-    Ok(own.iter().map(|found| found.path.clone()).collect())
 }
 
 impl Daemon {
@@ -303,11 +292,11 @@ impl Daemon {
         sight: &Sight,
         decided: OpenOptions,
     ) -> Result<Rc<Open>> {
-        let (record, found) = (slot.record.borrow().clone(), &sight.members);
+        let record = slot.record.borrow().clone();
         let name = record.name.to_string();
-        slot.see(found);
+        self.see(slot, sight);
         slot.opening.set(true);
-        let opened = self.try_open(&record, found, decided).await;
+        let opened = self.try_open(&record, sight, decided).await;
         slot.opening.set(false);
         let Opened { pool, members, notes, .. } = match opened {
             Ok(opened) => {
@@ -365,10 +354,13 @@ impl Daemon {
     async fn try_open(
         &self,
         record: &Record,
-        found: &[Found],
+        sight: &Sight,
         decided: OpenOptions,
     ) -> Result<Opened> {
-        let paths = paths_of(record, found)?;
+        let paths = paths_of(record, sight)?;
+        if !decided.accept_missing {
+            refuse_later(record, sight)?;
+        }
         let members = self.open_members(&paths).await?;
         let witness = self.state.witness(&record.id).await?;
         let witness = FileWitness::at(&self.reactor, &witness, &members.identities()).await?;
@@ -436,7 +428,7 @@ impl Daemon {
             } else if let Some(sight) = &sight {
                 if slot.kept_closed().is_some() {
                     // It is told which devices and volumes it has.
-                    slot.see(&sight.members);
+                    slot.see(sight);
                     continue;
                 }
                 self.wait_again_if_changed(&slot, &sight.members);
@@ -492,16 +484,17 @@ impl Daemon {
         body: &api::ImportPool,
     ) -> Result<(api::Pool, bool)> {
         body.ssds.iter().try_for_each(|path| check_absolute(path))?;
-        let found = self.scan(&body.ssds).await?.members;
+        let sight = self.scan(&body.ssds).await?;
         let known = self.known_closed(&body.pool)?;
+        let found = &sight.members;
         let id = match &known {
             Some(slot) => {
-                paths_of(&slot.record.borrow(), &found)?;
+                paths_of(&slot.record.borrow(), &sight)?;
                 slot.record.borrow().id.clone()
             }
-            None => self.find_pool(&body.pool, &found)?.0,
+            None => self.find_pool(&body.pool, found)?.0,
         };
-        let pool = self.describe_found(&of_pool(&found, &id)).ok_or_else(|| {
+        let pool = self.describe_found(&of_pool(found, &id)).ok_or_else(|| {
             Failure::coded(Code::NotFound, format!("no cache device of pool {id} is there"))
         })?;
         Ok((pool, known.is_none()))
@@ -529,7 +522,7 @@ impl Daemon {
         };
         let name = slot.record.borrow().name.to_string();
         // With none of its devices it goes on being looked for.
-        paths_of(&slot.record.borrow(), &sight.members)?;
+        paths_of(&slot.record.borrow(), &sight)?;
         let Err(failure) = self.start_pool(&slot, &sight, decided).await else {
             return self.describe_pool(&name);
         };

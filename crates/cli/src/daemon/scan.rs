@@ -11,12 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_control::error::Code;
 use forebay_device::real::lock_holder;
+use forebay_device::real::open::typed;
 use forebay_engine::format::{
     CLAIM_BYTES, Claim, FormatError, Layout, SUPERBLOCK_BYTES, SlotChoice, Spare, Superblock,
 };
 
-use forebay_engine::ids::DeviceId;
+use forebay_engine::ids::{DeviceId, PoolId};
 
+use super::state::Record;
 use crate::failure::Failure;
 use crate::members::Identity;
 
@@ -38,20 +40,56 @@ pub(super) struct Marked {
     pub(super) mark: Spare,
 }
 
+/// A device with superblocks that cannot be read.
+#[derive(Clone, Debug)]
+pub(super) struct Unread {
+    pub(super) path: PathBuf,
+    /// The pools that they name, as far as that can be believed.
+    pools: Vec<PoolId>,
+    why: String,
+    /// Whether they are whole, and of a later version.
+    pub(super) is_later: bool,
+}
+
+impl Unread {
+    /// That it is there, and why it is of no use.
+    pub(super) fn said(&self) -> String {
+        format!("{} is there and cannot be read: {}", self.path.display(), self.why)
+    }
+
+    /// What to do about it.
+    pub(super) fn advice(&self) -> String {
+        match self.is_later {
+            true => "use the version of Forebay that wrote it, or a later one".to_owned(),
+            false => format!("see `forebay inspect {}`", typed(&self.path)),
+        }
+    }
+}
+
 /// What a scan has found.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sight {
     pub(super) members: Vec<Found>,
+    pub(super) unread: Vec<Unread>,
     pub(super) spares: Vec<Marked>,
 }
 
 /// What a device is.
 enum Kind {
     Member(Box<Found>),
+    Unread(Unread),
     Spare(Marked),
 }
 
-/// What is at `path`; `None` for whatever is neither, or cannot be read.
+/// A device whose superblock slots hold this; `None` if neither has ever been one.
+fn unread(path: &Path, slots: &[Option<Vec<u8>>; 2], why: String, is_later: bool) -> Option<Kind> {
+    let pools = slots.iter().flatten().filter_map(|bytes| Superblock::resembled_by(bytes));
+    let pools: Vec<_> = pools.collect();
+    let path = path.to_owned();
+    (!pools.is_empty()).then_some(Kind::Unread(Unread { path, pools, why, is_later }))
+}
+
+/// What is at `path`; `None` for whatever is none of ours, or does not return anything.
 fn look(path: &Path) -> Option<Kind> {
     let meta = std::fs::metadata(path).ok()?;
     let kind = meta.file_type();
@@ -71,11 +109,20 @@ fn look(path: &Path) -> Option<Kind> {
     let superblock = match (Superblock::choose(&first, &second), &slots) {
         (SlotChoice::Slot0, _) => first.ok()?,
         (SlotChoice::Slot1, _) => second.ok()?,
-        (SlotChoice::Neither, [Some(first), Some(second)]) => {
-            let mark = Spare::choose([first, second]).ok()?;
+        (SlotChoice::Refused(error), _) => return unread(path, &slots, error.to_string(), true),
+        (SlotChoice::Conflict, _) => {
+            let why = "its two superblocks contradict each other".to_owned();
+            return unread(path, &slots, why, false);
+        }
+        (SlotChoice::Neither, [Some(one), Some(other)])
+            if let Ok(mark) = Spare::choose([one, other]) =>
+        {
             return Some(Kind::Spare(Marked { path: path.to_owned(), mark }));
         }
-        _ => return None,
+        (SlotChoice::Neither, _) => {
+            let why = first.err().map_or(String::new(), |error| format!(" ({error})"));
+            return unread(path, &slots, format!("both superblocks are damaged{why}"), false);
+        }
     };
     let claim = |slot| {
         let mut bytes = vec![0; CLAIM_BYTES];
@@ -221,6 +268,7 @@ pub(super) fn walk(scan: &Scan) {
                     let found = &mut scan.trail().found;
                     match kind {
                         Kind::Member(member) => found.members.push(*member),
+                        Kind::Unread(unread) => found.unread.push(unread),
                         Kind::Spare(spare) => found.spares.push(spare),
                     }
                 }
@@ -253,7 +301,49 @@ pub(super) fn refuse_copies(own: &[&Found]) -> crate::Result<()> {
     Ok(())
 }
 
+/// Where the devices of a pool are.
+pub(super) fn paths_of(record: &Record, sight: &Sight) -> crate::Result<Vec<PathBuf>> {
+    let own = of_pool(&sight.members, &record.id);
+    if own.is_empty() {
+        if let Some(unread) = sight.unread_of(record).next() {
+            let what = format!(
+                "no cache device of pool \"{}\" can be read: {}",
+                record.name,
+                unread.said()
+            );
+            return Err(Failure::coded(Code::NotFound, what).hint(unread.advice()));
+        }
+        let last: Vec<_> = record.ssds.iter().map(|path| path.display().to_string()).collect();
+        let what = format!("no cache device of pool \"{}\" is there", record.name);
+        return Err(Failure::coded(Code::NotFound, what)
+            .hint(format!("attach them; they were last at {}", last.join(", "))));
+    }
+    refuse_copies(&own)?;
+    Ok(own.iter().map(|found| found.path.clone()).collect())
+}
+
+/// Refuses to go on without a device that a newer Forebay has written, and can read.
+pub(super) fn refuse_later(record: &Record, sight: &Sight) -> crate::Result<()> {
+    let is_whole = is_complete(&of_pool(&sight.members, &record.id));
+    let later = sight.unread_of(record).find(|unread| unread.is_later);
+    let Some(later) = later.filter(|_| !is_whole) else { return Ok(()) };
+    let (name, said) = (&record.name, later.said());
+    let what = format!("a cache device of pool \"{name}\" at {said}");
+    Err(Failure::coded(Code::NeedsDecision, what).hint(format!(
+        "{}; or go on without it for good: `forebay pool import {name} --accept-missing`",
+        later.advice()
+    )))
+}
+
 impl Sight {
+    /// Those that cannot be read and are a pool's, as they say themselves or as they are where it was last.
+    pub(super) fn unread_of<'a>(&'a self, record: &'a Record) -> impl Iterator<Item = &'a Unread> {
+        self.unread.iter().filter(|unread| {
+            unread.pools.iter().any(|pool| pool.to_string() == record.id)
+                || record.ssds.contains(&unread.path)
+        })
+    }
+
     /// The spares of one pool.
     pub(super) fn spares_of(&self, id: &str) -> impl Iterator<Item = &Marked> {
         self.spares.iter().filter(move |marked| marked.mark.pool.to_string() == id)

@@ -9,7 +9,7 @@ use forebay_control::name::Name;
 use forebay_engine::format::Superblock;
 use forebay_engine::ids::DeviceId;
 
-use super::scan::{Found, of_pool};
+use super::scan::{Sight, Unread, is_complete, of_pool};
 use super::state::Record;
 use super::waiting::Told;
 use super::{Open, Slot, State};
@@ -60,6 +60,8 @@ impl Slot {
         Slot {
             record: RefCell::new(record),
             seen: RefCell::default(),
+            unread: RefCell::default(),
+            has_looked: Cell::new(false),
             state: RefCell::new(state),
             told: Cell::new(Told::Nothing),
             opening: Cell::new(false),
@@ -79,10 +81,20 @@ impl Slot {
         self.unreadable.clone().or_else(|| is_destroying.then(|| self.still_there()))
     }
 
-    /// Takes note of which of these devices are its own.
-    pub(super) fn see(&self, found: &[Found]) {
-        let own = of_pool(found, &self.record.borrow().id).into_iter().cloned().collect();
-        *self.seen.borrow_mut() = own;
+    /// Takes note of which of these devices are its own; those of which it has not been known yet that they cannot be
+    /// read, unless it lacks none.
+    pub(super) fn see(&self, sight: &Sight) -> Vec<Unread> {
+        let record = self.record.borrow();
+        let own = of_pool(&sight.members, &record.id);
+        let unread: Vec<_> = match is_complete(&own) {
+            true => Vec::new(),
+            false => sight.unread_of(&record).cloned().collect(),
+        };
+        let known = self.unread.replace(unread.clone());
+        *self.seen.borrow_mut() = own.into_iter().cloned().collect();
+        self.has_looked.set(true);
+        let is_known = |new: &Unread| known.iter().any(|known| known.path == new.path);
+        unread.into_iter().filter(|new| !is_known(new)).collect()
     }
 
     /// Where each of a pool's cache devices was seen last, also of those that were lost.

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 
 use forebay_control::api::{HealthVerdict, Member, PoolHealth, PoolState, Rebuild, VolumeState};
 use forebay_control::error::Code;
+use forebay_device::Runtime;
 use forebay_device::real::open::typed;
 use forebay_engine::Redundancy;
 use forebay_engine::format::{Superblock, VolumeRecord};
 
 use super::describe::clean_in;
 use super::pools::lost_of;
-use super::scan::newest;
+use super::scan::{Unread, newest};
 use super::volumes::{BLOCK_BYTES, missing_state};
 use super::{Attached, Daemon, Open, Serving, Slot, State};
 use crate::failure::Failure;
@@ -220,14 +221,16 @@ impl Daemon {
     /// How a pool is, whose devices these are.
     pub(super) fn verdict(&self, slot: &Slot, name: &str, members: &[Member]) -> Verdict {
         let verdict = match &*slot.state.borrow() {
-            State::Waiting { .. } => {
-                let seen = slot.seen.borrow();
-                let newest = newest(&seen.iter().collect::<Vec<_>>());
-                match newest {
+            State::Waiting { until } => {
+                let (seen, unread) = (slot.seen.borrow(), slot.unread.borrow());
+                let own: Vec<_> = seen.iter().collect();
+                match newest(&own) {
+                    _ if !slot.has_looked.get() && self.reactor.now() < *until => looked_for(),
                     Some(superblock) if slot.opening.get() => {
-                        being_opened(superblock.lease_ms().div_ceil(1_000).into())
+                        let lease_s = superblock.lease_ms().div_ceil(1_000).into();
+                        being_opened(self.awaits_lease(&own).then_some(lease_s))
                     }
-                    _ => waiting(seen.len(), &slot.record.borrow().ssds, name),
+                    _ => waiting(seen.len(), &unread, &slot.record.borrow().ssds, name),
                 }
             }
             State::Failed(failure) => not_open(failure, name),
@@ -364,20 +367,25 @@ fn for_lost(pool: &str, id: &str, others: &[String]) -> String {
     )
 }
 
-/// A pool that is being opened and has such a lease, in seconds.
-fn being_opened(lease_s: u64) -> Verdict {
-    let summary = format!(
-        "It is being opened. Behind a start that was cut off, or another host, that takes the lease of the pool, {}.",
-        text::left(lease_s)
-    );
-    Verdict::new(PoolState::Waiting, summary, "")
+/// A pool whose devices have not been looked for yet.
+fn looked_for() -> Verdict {
+    Verdict::new(PoolState::Waiting, "Its cache devices are being looked for.", "")
 }
 
-/// A pool of whose cache devices so many are there, and not all; they were last at these places. With none of them it
-/// cannot be opened, whoever asks for it.
-fn waiting(seen: usize, ssds: &[PathBuf], name: &str) -> Verdict {
-    let (summary, action) = match seen {
-        0 => {
+/// A pool that is being opened, which takes a lease of so many seconds if one is waited for.
+fn being_opened(lease_s: Option<u64>) -> Verdict {
+    let lease = lease_s.map_or(String::new(), |lease_s| {
+        let lease = text::left(lease_s);
+        format!(" Behind a start that was cut off, or another host, that takes the lease of the pool, {lease}.")
+    });
+    Verdict::new(PoolState::Waiting, format!("It is being opened.{lease}"), "")
+}
+
+/// A pool of whose cache devices so many are there, and these cannot be read, and not all are; they were last at these
+/// places. With none of them it cannot be opened, whoever asks for it.
+fn waiting(seen: usize, unread: &[Unread], ssds: &[PathBuf], name: &str) -> Verdict {
+    let (what, action) = match (seen, unread) {
+        (0, []) => {
             let last: Vec<_> = ssds.iter().map(|path| path.display().to_string()).collect();
             let places = match last.is_empty() {
                 true => String::new(),
@@ -386,12 +394,20 @@ fn waiting(seen: usize, ssds: &[PathBuf], name: &str) -> Verdict {
             let what = "It waits for its cache devices, of which none is there.";
             (what, format!("attach them{places}"))
         }
-        _ => (
+        (0, [first, ..]) => {
+            ("It waits for its cache devices, of which none can be read.", first.advice())
+        }
+        (_, []) => (
             "It waits for cache devices that are not there.",
             format!("attach them; or do not wait: `forebay pool import {name}`"),
         ),
+        (_, [first, ..]) => (
+            "It waits for cache devices that are not there, or cannot be read.",
+            format!("{}; or do not wait: `forebay pool import {name}`", first.advice()),
+        ),
     };
-    Verdict::new(PoolState::Waiting, summary, action)
+    let unread: String = unread.iter().map(|unread| format!(" {}.", unread.said())).collect();
+    Verdict::new(PoolState::Waiting, format!("{what}{unread}"), action)
 }
 
 /// A pool that could not be opened, and why.
@@ -449,23 +465,24 @@ mod tests {
 
     #[test]
     fn what_is_being_opened_is_not_said_to_lack_anything() {
-        let opened = being_opened(24);
+        let opened = being_opened(Some(24));
         assert!(
             opened.summary.ends_with("takes the lease of the pool, 24 s."),
             "{}",
             opened.summary
         );
         assert!(opened.action.is_empty() && !opened.summary.contains("  "), "{}", opened.summary);
-        let waits = waiting(1, &[], "fast");
+        assert_eq!(being_opened(None).summary, "It is being opened.");
+        let waits = waiting(1, &[], &[], "fast");
         assert!(waits.summary.contains("not there") && waits.action.contains("import fast"));
     }
 
     /// With none of its devices it cannot be imported.
     #[test]
     fn a_pool_without_any_cache_device_is_not_to_be_imported() {
-        let gone = waiting(0, &["/dev/a".into(), "/dev/b".into()], "fast");
+        let gone = waiting(0, &[], &["/dev/a".into(), "/dev/b".into()], "fast");
         assert_eq!(gone.action, "attach them; they were last at /dev/a, /dev/b");
-        assert_eq!(waiting(0, &[], "fast").action, "attach them");
+        assert_eq!(waiting(0, &[], &[], "fast").action, "attach them");
     }
 
     /// The commands that a text quotes.
@@ -489,7 +506,7 @@ mod tests {
         actions.extend([
             for_lost("fast", "bbbb", &[]),
             for_lost("fast", "bbbb", &["cccc".to_owned()]),
-            waiting(1, &[], "fast").action,
+            waiting(1, &[], &[], "fast").action,
             failed(Code::NeedsDecision, accept),
             failed(Code::NeedsDecision, ""),
             failed(Code::Io, "mend the device"),

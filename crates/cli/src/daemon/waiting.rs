@@ -55,6 +55,17 @@ impl Daemon {
         is_due
     }
 
+    /// Takes note of which devices are a pool's, and tells of those that cannot be read.
+    pub(super) fn see(&self, slot: &Slot, sight: &Sight) {
+        let name = slot.record.borrow().name.to_string();
+        for unread in slot.see(sight) {
+            let (said, advice) = (unread.said(), unread.advice());
+            let what = format!("a cache device of pool \"{name}\" at {said}; {advice}");
+            let subject = (name.as_str(), unread.path.display().to_string());
+            self.journal.warn("member-unreadable", subject, what);
+        }
+    }
+
     /// Opens a pool whose devices are all there, or some of them once it has waited long enough.
     pub(super) async fn open_if_due(&self, slot: &Rc<Slot>, sight: &Sight, until: Nanos) {
         let (name, id) = (slot.record.borrow().name.to_string(), slot.record.borrow().id.clone());
@@ -65,12 +76,16 @@ impl Daemon {
             let _ = self.start_pool(slot, sight, self.claiming()).await;
             return;
         }
-        *slot.seen.borrow_mut() = own.into_iter().cloned().collect();
+        self.see(slot, sight);
         let now = if is_over { Told::Missing } else { Told::Waits };
         if slot.told.replace(now) == now {
             return;
         }
-        let missing = format!("pool \"{name}\" waits for cache devices that are not there");
+        let lack = match slot.unread.borrow().is_empty() {
+            true => "are not there",
+            false => "are not there, or cannot be read",
+        };
+        let missing = format!("pool \"{name}\" waits for cache devices that {lack}");
         match now {
             Told::Missing => {
                 let what = format!("{missing}, and serves nothing until they are");

@@ -1,5 +1,5 @@
 //! The same as JSON: the fields have the names of the format's specification, what cannot be shown has
-//! `damaged` with the reason.
+//! `damaged` with the reason, or `later` if it is whole and of a later version.
 
 use forebay_engine::format::{
     Entry, FooterTrailer, MemberRecord, Root, SegmentHeader, SlotChoice, Superblock, VolumeRecord,
@@ -13,6 +13,7 @@ use super::segments::{self, Ends, Found, Piece, Record, life};
 fn or_damage<T>(found: &Result<T, Damage>, show: impl FnOnce(&T) -> Value) -> Value {
     match found {
         Ok(found) => show(found),
+        Err(damage) if damage.is_later() => json!({ "later": damage.to_string() }),
         Err(damage) => json!({ "damaged": damage.to_string() }),
     }
 }

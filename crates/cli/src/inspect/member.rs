@@ -48,6 +48,19 @@ impl std::fmt::Display for Damage {
     }
 }
 
+impl Damage {
+    /// Whether it is whole, and of a later version.
+    pub(super) fn is_later(&self) -> bool {
+        matches!(self, Damage::Format(error) if error.needs_newer())
+    }
+
+    /// With what it is.
+    fn told(&self) -> String {
+        let what = if self.is_later() { "of a later version" } else { "damaged" };
+        format!("{what}: {self}")
+    }
+}
+
 impl From<FormatError> for Damage {
     fn from(error: FormatError) -> Self {
         Damage::Format(error)
@@ -217,7 +230,7 @@ impl Member {
         for (slot, superblock) in self.slots.iter().enumerate() {
             match superblock {
                 Ok(superblock) => print_superblock(slot, superblock, out)?,
-                Err(damage) => writeln!(out, "superblock slot {slot}: damaged: {damage}")?,
+                Err(damage) => writeln!(out, "superblock slot {slot}: {}", damage.told())?,
             }
         }
         match self.choice {
@@ -245,7 +258,7 @@ impl Member {
             let name = ['A', 'B'][slot];
             match root {
                 Ok(root) => print_root(name, root, self.superblock(), out)?,
-                Err(damage) => writeln!(out, "root slot {name}: damaged: {damage}")?,
+                Err(damage) => writeln!(out, "root slot {name}: {}", damage.told())?,
             }
         }
         Ok(())

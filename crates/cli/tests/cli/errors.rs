@@ -398,6 +398,8 @@ fn inspect_says_what_can_be_done_about_what_it_cannot_read() {
         });
     }
     refused(&mut inspect(&[]), "format version 9", "the Forebay version that wrote it");
+    let shown = String::from_utf8(run(&mut inspect(&[])).stdout).unwrap();
+    assert!(shown.contains("slot 1: of a later version") && !shown.contains("damaged"), "{shown}");
 }
 
 #[test]

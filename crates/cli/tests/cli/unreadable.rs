@@ -6,7 +6,7 @@ use std::path::Path;
 
 use forebay_engine::format::{FORMAT_VERSION, SUPERBLOCK_BYTES, checksum};
 
-use crate::common::daemon::Daemon;
+use crate::common::daemon::{Daemon, served};
 
 /// Changes both superblocks of a cache device.
 fn edit(path: &Path, change: impl Fn(&mut [u8])) {
@@ -51,5 +51,63 @@ fn a_cache_device_that_cannot_be_read_does_not_become_an_origin() {
         let origin = ssd.to_str().unwrap();
         let add = ["volume", "add", "fast/vm", "--origin", origin];
         daemon.refused(&add, "is a cache device that cannot be read", "forebay inspect");
+    }
+    // Nor is it said to be absent.
+    for (pool, ssd, why, action) in [
+        ("hurt", &ssds[1], "both superblocks are damaged", "see `forebay inspect"),
+        ("later", &ssds[2], "format version", "use the version of Forebay that wrote it"),
+    ] {
+        let ssd = ssd.to_str().unwrap();
+        let shown = daemon.json(&["pool", "show", pool]);
+        let summary = shown["summary"].as_str().unwrap();
+        assert!(summary.contains("none can be read"), "{summary}");
+        assert!(summary.contains(ssd) && summary.contains(why), "{summary}");
+        assert!(shown["action"].as_str().unwrap().starts_with(action), "{shown}");
+        let import = ["pool", "import", pool];
+        daemon.refused(&import, "can be read", action);
+        let events = daemon.tell(&["events"]);
+        let told = |line: &str| line.contains("member-unreadable") && line.contains(ssd);
+        assert_eq!(events.lines().filter(|line| told(line)).count(), 1, "{events}");
+    }
+}
+
+#[test]
+fn a_pool_goes_on_without_what_is_damaged_and_says_so_before() {
+    let mut daemon = served("unreadable-damaged");
+    daemon.stop();
+    damage(&daemon.dir.path("ssd-1"));
+    daemon.start();
+    let events = daemon.tell(&["events"]);
+    let at = |code: &str| events.lines().position(|line| line.contains(code));
+    assert!(at("member-unreadable").is_some(), "{events}");
+    assert!(at("member-unreadable") < at("member-missing"), "{events}");
+}
+
+#[test]
+fn a_pool_does_not_go_on_without_what_a_later_version_has_written() {
+    let mut daemon = served("unreadable-later");
+    daemon.stop();
+    make_later(&daemon.dir.path("ssd-1"));
+    daemon.start();
+    let shown = daemon.json(&["pool", "show", "fast"]);
+    assert_eq!(shown["state"], "needs-decision", "{shown}");
+    let import = ["pool", "import", "fast"];
+    daemon.refused(&import, "format version", "use the version of Forebay that wrote it");
+    daemon.tell(&["pool", "import", "fast", "--accept-missing", "--yes"]);
+    assert_eq!(daemon.json(&["pool", "show", "fast"])["state"], "protected");
+}
+
+#[test]
+fn a_start_does_not_miss_devices_that_it_has_not_looked_for() {
+    let mut daemon = served("looked-for");
+    for _ in 0..3 {
+        daemon.stop();
+        daemon.spawn();
+        daemon.until("the pool is open", |status| {
+            assert!(!status.contains("is there"), "{status}");
+            // The stop before was a clean one.
+            assert!(!status.contains("lease of the pool"), "{status}");
+            status.contains("\"online\"")
+        });
     }
 }

@@ -50,6 +50,13 @@ pub enum FormatError {
     Truncated,
 }
 
+impl FormatError {
+    /// Whether the structure is whole, and a newer Forebay is needed to read it.
+    pub fn needs_newer(&self) -> bool {
+        matches!(self, FormatError::FutureVersion { .. } | FormatError::UnknownFeatures { .. })
+    }
+}
+
 impl fmt::Display for FormatError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

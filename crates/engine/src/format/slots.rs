@@ -40,12 +40,7 @@ pub(super) trait Slotted: PartialEq {
 
 /// Why a newer Forebay is needed to read a slot, if one is.
 pub(super) fn needs_newer<T>(slot: &Result<T, FormatError>) -> Option<FormatError> {
-    match slot {
-        Err(error @ (FormatError::FutureVersion { .. } | FormatError::UnknownFeatures { .. })) => {
-            Some(*error)
-        }
-        _ => None,
-    }
+    slot.as_ref().err().copied().filter(FormatError::needs_newer)
 }
 
 /// Decides by the module's table.
