@@ -5,6 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use forebay_device::real::extents::unwritten_bytes;
 use forebay_device::real::file::{FileDevice, Reader};
 use forebay_device::real::hardware::on_one_ssd;
 use forebay_device::real::open::{OpenError, OpenOptions, open, typed};
@@ -418,21 +419,35 @@ pub(crate) fn fill(path: &Path, bytes: u64) -> String {
     format!("write it in full: `dd if=/dev/zero of={} bs=1M count={count}`", typed(path))
 }
 
-/// Refuses a file with holes: it would need space at the very moment when it takes a write, and
-/// the disk below may have none left then.
+/// Refuses a file with holes, or space from byte `from` on that is reserved and was never written: it would need space, or
+/// the file system's attention, at the very moment when it takes a write, and the disk below may have none left then. Blocks.
 ///
 /// `remedy` says what to do about a file of so many bytes.
 ///
 /// # Errors
-/// If less space is allocated than the file has bytes.
-pub(crate) fn refuse_sparse(path: &Path, remedy: impl FnOnce(u64) -> String) -> Result<()> {
+/// If less space is allocated than the file has bytes, or not all of it was written.
+pub(crate) fn refuse_sparse(
+    path: &Path,
+    from: u64,
+    remedy: impl FnOnce(u64) -> String,
+) -> Result<()> {
     let Ok(meta) = std::fs::metadata(path) else { return Ok(()) };
     let allocated = meta.blocks() * 512;
-    if !meta.is_file() || allocated >= meta.len() {
+    if !meta.is_file() {
         return Ok(());
     }
-    let (path, size) = (path.display(), text::bytes(meta.len()));
-    let what = format!("{path} has holes: {} of {size} are allocated", text::bytes(allocated));
+    let size = text::bytes(meta.len());
+    let what = if allocated < meta.len() {
+        format!("{} has holes: {} of {size} are allocated", path.display(), text::bytes(allocated))
+    } else {
+        match unwritten_bytes(path, from) {
+            None | Some(0) => return Ok(()),
+            Some(unwritten) => {
+                let (path, unwritten) = (path.display(), text::bytes(unwritten));
+                format!("{path} was never written in full: {unwritten} of {size} are only reserved")
+            }
+        }
+    };
     Err(Failure::new(what).hint(remedy(meta.len())))
 }
 
@@ -440,9 +455,9 @@ pub(crate) fn refuse_sparse(path: &Path, remedy: impl FnOnce(u64) -> String) -> 
 /// known to be there.
 ///
 /// # Errors
-/// If less space is allocated than the file has bytes.
+/// Those of [`refuse_sparse`], from its first byte on.
 pub(crate) fn refuse_sparse_anew(path: &Path, remedy: impl FnOnce(u64) -> String) -> Result<()> {
-    let Err(refused) = refuse_sparse(path, remedy) else { return Ok(()) };
+    let Err(refused) = refuse_sparse(path, 0, remedy) else { return Ok(()) };
     let looked = std::fs::File::open(path).and_then(|file| {
         let size = file.metadata()?.len();
         probe_with(size, |buf, offset| file.read_exact_at(buf, offset))

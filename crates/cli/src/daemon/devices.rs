@@ -220,7 +220,7 @@ impl Daemon {
         let used = used_bytes(&open.pool.superblock(), device.id);
         let look = move || {
             let size = sizer().map_err(failed)?;
-            refuse_sparse(&path, |_| fill_behind(&path, used, size)).map(|()| size)
+            refuse_sparse(&path, used, |_| fill_behind(&path, used, size)).map(|()| size)
         };
         let (size, known) =
             (self.patiently(device.path.display(), look).await??, file.geometry().size_bytes);

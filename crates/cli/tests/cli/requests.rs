@@ -10,7 +10,19 @@ use crate::common::config;
 use crate::common::daemon::Daemon;
 use crate::common::routes::{left_out, plans};
 use crate::common::{Dir, forebay, run, stderr};
+use forebay_device::real::extents::unwritten_bytes;
 use proptest::prelude::*;
+
+/// Makes a file of which nothing is written, and all is reserved; false where the file system does not tell.
+fn reserve(path: &Path, bytes: u64) -> bool {
+    let mut make = std::process::Command::new("fallocate");
+    let made = make.arg("-l").arg(bytes.to_string()).arg(path).status();
+    let is_told = unwritten_bytes(path, 0) == Some(bytes);
+    if !is_told {
+        println!("skipped: this file system reserves nothing, or does not tell ({made:?})");
+    }
+    is_told
+}
 
 #[test]
 fn wrong_commands_are_refused_with_reason_and_remedy() {
@@ -24,6 +36,19 @@ fn wrong_commands_are_refused_with_reason_and_remedy() {
     let sparse = daemon.dir.sparse("sparse", 512 << 20);
     let sparse = sparse.to_str().unwrap();
     daemon.refused(&["pool", "create", "a", "--ssd", sparse], "has holes", "dd if=/dev/zero");
+    let reserved = daemon.dir.path("reserved");
+    if reserve(&reserved, 512 << 20) {
+        let create = ["pool", "create", "a", "--ssd", reserved.to_str().unwrap(), "--dry-run"];
+        daemon.refused(&create, "was never written in full: 512 MiB of 512 MiB", "dd if=/dev/zero");
+        let hint = stderr(&daemon.ask(&create));
+        let fill = hint.split('`').nth(1).unwrap();
+        assert!(
+            run(std::process::Command::new("sh").args(["-c", fill])).status.success(),
+            "{fill}"
+        );
+        daemon.tell(&create);
+        std::fs::remove_file(&reserved).unwrap();
+    }
     daemon.refused(
         &["pool", "create", "a", "--ssd", ssd, "--dirty-copies", "2"],
         "2 dirty copies on 1 cache device",

@@ -2,7 +2,7 @@
 //!
 //! * [`reactor`]: one thread's tasks, timers and ring; [`thread`]: more of them.
 //! * [`file`](mod@file), [`open`]: files and block devices, for ourselves alone; [`place`]: where they are.
-//! * [`probe`], [`prepare`]: what is on a device already, and files made into devices.
+//! * [`probe`], [`prepare`]: what is on a device already, and files made into devices; [`extents`]: whether they are.
 //! * [`net`], [`signal`]: sockets and signals over the ring.
 //! * [`passed`]: descriptors that were passed to this process.
 //! * [`memory`]: what the kernel does with ours.
@@ -11,6 +11,7 @@
 mod bell;
 mod discard;
 pub mod errno;
+pub mod extents;
 pub mod file;
 pub mod hardware;
 mod holders;
