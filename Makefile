@@ -19,8 +19,6 @@ TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 # In CI a lock file that does not fit is an error.
 LOCKED := $(if $(CI),--locked)
-# The simulator is built apart from all else: Cargo unites the features of what it builds together, and the
-# planted bugs would be compiled into the product.
 # What `make test` has built: with -p some of what is below would be compiled once more.
 BUILT := $(or $(CARGO_TARGET_DIR),target)/debug
 
@@ -34,6 +32,8 @@ demo: ## Try Forebay on files and a modelled slow disk (ARGS=--once ends by itse
 	@scripts/setup.sh demo
 	cargo run $(LOCKED) -p forebay-cli -- demo $(ARGS)
 
+# The simulator is built apart from all else: Cargo unites the features of what it builds together, and the
+# planted bugs would be compiled into the product.
 test: ## All tests, the simulator over SEEDS, instruction counts
 	@scripts/setup.sh test
 	RUST_TEST_THREADS=$(TEST_THREADS) cargo test $(LOCKED) --workspace --exclude forebay-sim
@@ -48,14 +48,15 @@ instructions: ## Instructions of fixed engine work, against the baseline (ARGS=-
 	@scripts/setup.sh test
 	cargo run $(LOCKED) -p forebay-bench -- instructions $(ARGS)
 
-lint: ## Format, clippy, shellcheck, file sizes, crate layers
+lint: ## Format, clippy, shellcheck, file sizes, crate layers, links
 	@scripts/setup.sh lint
 	cargo fmt --all --check
 	cargo clippy $(LOCKED) --workspace --all-targets -- -D warnings
 	scripts/check-layers.sh
 	scripts/check-files.sh
+	scripts/check-links.sh
 
-bench: ## All benchmarks; one with a missed row does not keep the others from running
+bench: ## bench-engine, -nbd, -smooth and -faults; one with a missed row does not keep the others from running
 	@$(MAKE) --keep-going bench-engine bench-nbd bench-smooth bench-faults
 
 bench-engine: ## Benchmarks of the engine alone, beside fio
@@ -92,7 +93,7 @@ bench-smooth: ## Benchmarks of a cache that is full, busy or shared, on modelled
 
 bench-policy: ## The policy on recorded traces beside well-known ones (FOREBAY_TRACES names their folder)
 	@scripts/setup.sh demo
-	cargo run $(LOCKED) -p forebay-bench -- policy
+	cargo run $(LOCKED) -p forebay-bench -- policy $(ARGS)
 
 lab-papers: ## Published measurements replayed in virtual time (ARGS=--full: the papers' sizes)
 	@scripts/setup.sh demo
