@@ -22,7 +22,7 @@ pub use crate::population::{CacheProfile, Population};
 pub use crate::scrub::{Scrub, ScrubEnd, Verify};
 pub use crate::space::{Priority, Space};
 pub use crate::states::{PoolHealth, PoolState, VolumeState};
-pub use crate::wear::WriteBudget;
+pub use crate::wear::{WriteBudget, Written};
 pub use job::{Done, Job, JobState, Stop, Stopping};
 pub use plan::{DevicePlan, Plan, PlannedMember, PoolPlan, Room};
 pub use report::{
@@ -226,6 +226,12 @@ pub struct PoolUsage {
     pub clean_copies: u8,
     /// Bytes that reclaim may write for each byte admitted, in percent.
     pub write_amplification_max_percent: u16,
+    /// Bytes written for each byte admitted since it was opened, in percent; `null` before the first.
+    #[serde(default)]
+    pub write_amplification_percent: Option<u64>,
+    /// What was written to the cache devices since then, by cause.
+    #[serde(default)]
+    pub written: Written,
     /// How it does with its write budget; `null` without one.
     #[serde(default)]
     pub write_budget: Option<WriteBudget>,

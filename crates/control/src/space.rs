@@ -60,6 +60,9 @@ pub struct Space {
     pub priority: Priority,
     /// Bytes of it that the SSDs hold, one copy counted; `null` while nobody knows.
     pub held_bytes: Option<u64>,
+    /// Bytes of it that are in RAM, whether the SSDs hold them, too, or not; `null` while nobody knows.
+    #[serde(default)]
+    pub ram_bytes: Option<u64>,
     /// Bytes that are reserved at present: less than `reservation_bytes` where the pool has become too
     /// small for all reservations; `null` while nobody knows.
     pub reserved_bytes: Option<u64>,

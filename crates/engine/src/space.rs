@@ -149,6 +149,8 @@ pub struct Share {
     pub held_bytes: u64,
     /// Of those, bytes that the origin is not known to have.
     pub dirty_bytes: u64,
+    /// Bytes of it that are in RAM, whether the SSDs hold them, too, or not.
+    pub ram_bytes: u64,
     /// Bytes that are reserved for it at present: less than was asked for where the pool has become too
     /// small for all reservations.
     pub reserved_bytes: u64,
@@ -344,6 +346,7 @@ impl Core {
         Share {
             held_bytes: it.held * BLOCK_BYTES,
             dirty_bytes: it.dirty * BLOCK_BYTES,
+            ram_bytes: self.ram.borrow().blocks_of(volume) * BLOCK_BYTES,
             reserved_bytes: it.reserved * BLOCK_BYTES,
         }
     }

@@ -753,5 +753,5 @@ pub(crate) fn check_origin(name: &str, size_bytes: u64, device: &dyn BlockDevice
         ErrorKind::Refused,
         format!("the origin of \"{name}\" has {found} B, the volume {size_bytes} B"),
     )
-    .hint("attach the origin at its full size; nothing has been changed"))
+    .hint(format!("make the origin at least {size_bytes} B again; nothing was written to it")))
 }

@@ -718,13 +718,7 @@ pub(super) fn print_pool(pool: &Pool) {
         if let Some(budget) = &usage.write_budget {
             say(text::beside("wear     ", &super::wear::line(budget)));
         }
-        fact(
-            "reclaim  ",
-            format_args!(
-                "writes up to {} % of what is admitted",
-                usage.write_amplification_max_percent
-            ),
-        );
+        fact("reclaim  ", super::wear::reclaim(usage));
         fact(
             "answers  ",
             format_args!(

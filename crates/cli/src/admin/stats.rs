@@ -44,6 +44,9 @@ struct Rates {
     read_ram_hit_ratio: Option<f64>,
     write_requests_per_s: f64,
     write_bytes_per_s: f64,
+    /// Times that a write was held back because room was short, and for how long all of them were.
+    throttled_writes: u64,
+    throttle_delay_ns: u64,
     destage_bytes_per_s: f64,
     /// Seconds until nothing is dirty, by the last ten; `null` if it does not become less.
     clean_in_s: Option<u64>,
@@ -171,6 +174,8 @@ fn rates(
             .then(|| value("read_ram_hits") as f64 / reads as f64),
         write_requests_per_s: per_s("write_requests"),
         write_bytes_per_s: per_s("write_bytes"),
+        throttled_writes: value("throttled_writes"),
+        throttle_delay_ns: value("throttle_delay_ns"),
         destage_bytes_per_s: per_s("destage_bytes"),
         clean_in_s,
         dirty_bytes,
@@ -280,7 +285,13 @@ mod tests {
     #[test]
     fn rates_are_differences_by_the_daemons_clock() {
         let before = stats(10, &[("read_requests", 100), ("read_hits", 60)], &[5, 0, 0, 9]);
-        let now = [("read_requests", 300), ("read_hits", 210), ("read_misses", 50)];
+        let now = [
+            ("read_requests", 300),
+            ("read_hits", 210),
+            ("read_misses", 50),
+            ("throttled_writes", 7),
+            ("throttle_delay_ns", 9_000),
+        ];
         let after = stats(12, &now, &[5, 99, 1, 9]);
         let report = compare(&before, &after);
         let rates = &report.pools[0].pool;
@@ -288,6 +299,7 @@ mod tests {
         assert!((rates.read_requests_per_s - 100.0).abs() < 1e-9);
         assert_eq!(rates.read_hit_ratio, Some(0.75));
         assert_eq!(rates.write_requests_per_s, 0.0);
+        assert_eq!((rates.throttled_writes, rates.throttle_delay_ns), (7, 9_000));
         let latency = rates.latency.as_ref().unwrap();
         assert_eq!((latency.read_p50_below_us, latency.read_p99_below_us), (Some(2), Some(2)));
         assert_eq!(latency.write_p99_below_us, None);

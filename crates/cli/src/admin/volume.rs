@@ -411,19 +411,26 @@ fn held(volume: &Volume) -> String {
     volume.space.held_bytes.map_or("-".to_owned(), text::bytes)
 }
 
-/// The same with what is reserved and what is the most, as `5 MiB (64 MiB-1 GiB)`.
+/// What is in RAM of it, behind that; nothing if nothing is.
+fn in_ram(volume: &Volume) -> String {
+    let bytes = volume.space.ram_bytes.filter(|&bytes| bytes > 0);
+    bytes.map_or(String::new(), |bytes| format!(", {} in RAM", text::bytes(bytes)))
+}
+
+/// Both with what is reserved and what is the most, as `5 MiB (64 MiB-1 GiB), 1 MiB in RAM`.
 fn held_within(volume: &Volume) -> String {
     let some = |bytes: u64| if bytes == 0 { String::new() } else { text::bytes(bytes) };
-    match (volume.space.reservation_bytes, volume.space.limit_bytes) {
+    let within = match (volume.space.reservation_bytes, volume.space.limit_bytes) {
         (0, 0) => held(volume),
         (reserved, limit) => format!("{} ({}-{})", held(volume), some(reserved), some(limit)),
-    }
+    };
+    within + &in_ram(volume)
 }
 
 /// What a volume has of the cache, and may have.
 fn space(volume: &Volume) -> String {
     let space = &volume.space;
-    let mut text = format!("{} held", held(volume));
+    let mut text = format!("{} held{}", held(volume), in_ram(volume));
     if space.reservation_bytes > 0 {
         text.push_str(&format!(", {} reserved", text::bytes(space.reservation_bytes)));
         let now = space.reserved_bytes.unwrap_or(space.reservation_bytes);

@@ -1,6 +1,6 @@
 //! The write budget of a pool, as people write and read it.
 
-use forebay_control::api::WriteBudget;
+use forebay_control::api::{PoolUsage, WriteBudget};
 
 use crate::Result;
 use crate::failure::Failure;
@@ -51,6 +51,30 @@ pub(super) fn parse(text: &str, capacity: &dyn Fn() -> Result<u64>) -> Result<u6
         }
         _ => Err(wrong(&format!("the years are a number up to {YEARS_MAX} and y, as 5y"))),
     }
+}
+
+/// What reclaim may write, and what was written and why, once anything came into the cache.
+pub(super) fn reclaim(usage: &PoolUsage) -> String {
+    let most =
+        format!("writes up to {} % of what is admitted", usage.write_amplification_max_percent);
+    let Some(percent) = usage.write_amplification_percent else { return most };
+    let it = &usage.written;
+    let parts = [
+        (it.write_bytes, "of clients"),
+        (it.populate_bytes, "that reads brought in"),
+        (it.move_bytes, "moved"),
+        (it.header_bytes, "headers"),
+        (it.fact_bytes, "facts"),
+        (it.checkpoint_bytes, "index"),
+    ];
+    let parts = parts.into_iter().filter(|(bytes, _)| *bytes > 0);
+    let parts: Vec<_> =
+        parts.map(|(bytes, what)| format!("{} {what}", text::bytes(bytes))).collect();
+    let all = text::bytes(it.all_bytes());
+    format!(
+        "{most}; with all else {percent} % since the start, {all} to the SSDs: {}",
+        parts.join(", ")
+    )
 }
 
 /// What may be written, and what is left out for it.

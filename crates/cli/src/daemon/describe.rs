@@ -243,6 +243,14 @@ fn usage(
     let ((cached, _), (_, total)) = (pool.blocks(), pool.segments());
     let (index_bytes, index_bytes_max) = pool.index_memory();
     let (counters, ram) = (pool.counters(), pool.ram());
+    let written = api::Written {
+        write_bytes: counters.ssd_write_bytes.get(),
+        populate_bytes: counters.ssd_populate_bytes.get(),
+        move_bytes: counters.ssd_move_bytes.get(),
+        header_bytes: counters.ssd_header_bytes.get(),
+        fact_bytes: counters.ssd_fact_bytes.get(),
+        checkpoint_bytes: counters.ssd_checkpoint_bytes.get(),
+    };
     PoolUsage {
         device_deadline_ms: superblock.device_deadline() / MILLISECOND,
         requests_given_up: pool.given_up().iter().map(|(_, count)| *count as u64).sum(),
@@ -250,6 +258,8 @@ fn usage(
         dirty_copies_next: superblock.dirty_copies_next,
         clean_copies: superblock.clean_copies,
         write_amplification_max_percent: superblock.write_amplification_max_percent,
+        write_amplification_percent: written.amplification_percent(),
+        written,
         write_budget: pool.write_budget().map(|it| api::WriteBudget {
             bytes_per_day: it.bytes_per_day,
             left_bytes: it.left_bytes,

@@ -178,15 +178,27 @@ fn held(open: &Open) -> String {
     held
 }
 
-/// The volumes of a pool whose origins are not what they should be.
-fn troubled(open: &Open, pool: &str) -> Vec<(String, VolumeState)> {
+/// A volume whose origin is not what it should be.
+struct Troubled {
+    volume: String,
+    state: VolumeState,
+    /// What to do about an origin that is there and was refused; empty if that is not known.
+    remedy: String,
+}
+
+/// Those of a pool.
+fn troubled(open: &Open, pool: &str) -> Vec<Troubled> {
     let volumes = open.volumes.borrow();
-    let state = |volume: &str, attached: &Attached| match attached {
-        Attached::Missing { why, .. } => Some(missing_state(why)),
-        Attached::Online(_) => Some(open.trouble(volume)?.0),
+    let look = |volume: &str, attached: &Attached| match attached {
+        Attached::Missing { why, .. } => {
+            let remedy = if why.code() == Code::Refused { why.hint_text() } else { "" };
+            Some((missing_state(why), remedy.to_owned()))
+        }
+        Attached::Online(_) => Some((open.trouble(volume)?.0, String::new())),
     };
-    let troubled = volumes.iter().filter_map(|(volume, attached)| {
-        Some((format!("{pool}/{volume}"), state(volume, attached)?))
+    let troubled = volumes.iter().filter_map(|(name, attached)| {
+        let (state, remedy) = look(name, attached)?;
+        Some(Troubled { volume: format!("{pool}/{name}"), state, remedy })
     });
     troubled.collect()
 }
@@ -203,8 +215,8 @@ fn unserved(slot: &Slot, open: &Open) -> Vec<String> {
 }
 
 /// How many volumes lack their origin, and how, as sentences.
-fn without(troubled: &[(String, VolumeState)]) -> String {
-    let of_state = |state| troubled.iter().filter(|(_, found)| *found == state).count();
+fn without(troubled: &[Troubled]) -> String {
+    let of_state = |state| troubled.iter().filter(|one| one.state == state).count();
     let counts = [
         (of_state(VolumeState::OriginMissing), "without origin"),
         (of_state(VolumeState::OriginRefused), "with an origin that was changed"),
@@ -317,10 +329,10 @@ impl Daemon {
         open: &Open,
         name: &str,
         lost: &[String],
-        troubled: Option<&(String, VolumeState)>,
+        troubled: Option<&Troubled>,
     ) -> String {
         match troubled {
-            Some((first, state)) => return for_origin(first, *state, open.is_any_displaced()),
+            Some(first) => return for_origin(first, open.is_any_displaced()),
             None if open.pool.lost_blocks() > 0 && lost.is_empty() => {
                 return "restore what is lost through the volume; `forebay events` says where: `forebay explain \
                         blocks-lost`"
@@ -337,8 +349,9 @@ impl Daemon {
     }
 }
 
-/// What to do about the origin of a volume in this state; some origin in use may not be at its path.
-fn for_origin(volume: &str, state: VolumeState, is_any_displaced: bool) -> String {
+/// What to do about the origin of a volume; some origin in use may not be at its path.
+fn for_origin(troubled: &Troubled, is_any_displaced: bool) -> String {
+    let Troubled { volume, state, remedy } = troubled;
     match state {
         VolumeState::OriginFailed => {
             format!("mend the origin, see `dmesg`; `forebay volume show {volume}` says what fails")
@@ -351,6 +364,7 @@ fn for_origin(volume: &str, state: VolumeState, is_any_displaced: bool) -> Strin
         _ if is_any_displaced => format!(
             "keep the daemon running: `forebay volume show {volume}`, then `forebay explain origin-missing`"
         ),
+        _ if !remedy.is_empty() => format!("{remedy}: `forebay volume show {volume}`"),
         _ => format!("attach the origin; `forebay volume show {volume}` says why"),
     }
 }
@@ -497,12 +511,18 @@ mod tests {
         let failed =
             |code, hint: &str| not_open(&Failure::coded(code, "it").hint(hint), "fast").action;
         let accept = "attach it; or accept it: `forebay pool import fast --accept-missing`.";
-        let origins = [(OriginFailed, false), (OriginRefused, false), (OriginMissing, false)];
-        let mut actions: Vec<_> = origins
-            .into_iter()
-            .chain([(OriginMissing, true)])
-            .map(|(state, is_displaced)| for_origin("fast/vm", state, is_displaced))
-            .collect();
+        let origins = [
+            (OriginFailed, ""),
+            (OriginRefused, ""),
+            (OriginMissing, ""),
+            (OriginMissing, "make it larger"),
+        ];
+        let troubled = |(state, remedy): (_, &str)| {
+            let (volume, remedy) = ("fast/vm".to_owned(), remedy.to_owned());
+            Troubled { volume, state, remedy }
+        };
+        let mut actions: Vec<_> = origins.map(|origin| for_origin(&troubled(origin), false)).into();
+        actions.push(for_origin(&troubled(origins[2]), true));
         actions.extend([
             for_lost("fast", "bbbb", &[]),
             for_lost("fast", "bbbb", &["cccc".to_owned()]),

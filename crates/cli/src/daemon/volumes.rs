@@ -107,6 +107,7 @@ pub(super) fn space(settings: &VolumeSettings, share: Option<Share>) -> api::Spa
         limit_bytes: settings.limit_bytes,
         priority: api_priority(settings.priority),
         held_bytes: share.map(|share| share.held_bytes),
+        ram_bytes: share.map(|share| share.ram_bytes),
         reserved_bytes: share.map(|share| share.reserved_bytes),
     }
 }

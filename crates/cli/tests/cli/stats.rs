@@ -44,6 +44,8 @@ fn rates_of_pools_and_volumes_are_reported_while_clients_work() {
                 assert!(rates[what].as_f64().unwrap() > 0.0, "{what}: {rates}");
             }
             assert_eq!(rates["read_hit_ratio"], 1.0, "{rates}");
+            let held = ["throttled_writes", "throttle_delay_ns"].map(|what| rates[what].as_u64());
+            assert!(held.iter().all(Option::is_some), "{rates}");
         }
         assert_eq!(pool["volumes"][0]["name"], "fast/vm");
         assert!(pool["latency"]["write_p99_below_us"].as_u64().unwrap() > 0);

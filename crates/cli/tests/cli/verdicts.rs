@@ -1,6 +1,7 @@
 //! What is said of pools that are not as they should be, and of their volumes.
 
-use crate::common::daemon::{Daemon, served, show, until, until_served};
+use crate::common::Client;
+use crate::common::daemon::{Daemon, VOLUME_BYTES, served, show, until, until_served, written};
 use crate::common::stderr;
 
 /// Takes a file away, or puts it back.
@@ -124,5 +125,61 @@ fn a_stale_cache_device_can_be_added_again_once_it_is_erased() {
         daemon.ask(&["pool", "device", "add", "fast", path]).status.success()
     });
     until("everything has its copies", || show(&daemon)["state"] == "online");
+    daemon.stop();
+}
+
+#[test]
+fn an_origin_that_has_become_smaller_is_to_have_its_size_again() {
+    let mut daemon = served("verdict-smaller");
+    daemon.stop();
+    let origin = std::fs::File::options().write(true).open(daemon.dir.path("origin")).unwrap();
+    origin.set_len(VOLUME_BYTES as u64 / 2).unwrap();
+    daemon.start();
+    until("its origin is refused", || {
+        daemon.json(&["volume", "show", "fast/vm"])["state"] == "origin-missing"
+    });
+    let pool = show(&daemon);
+    let action = pool["action"].as_str().unwrap();
+    assert!(action.starts_with("make the origin at least 33554432 B again"), "{action}");
+    origin.set_len(VOLUME_BYTES as u64).unwrap();
+    until_served(&daemon);
+    daemon.stop();
+}
+
+#[test]
+fn what_of_a_volume_is_in_ram_is_said_beside_what_the_ssds_hold() {
+    let mut daemon = served("verdict-ram");
+    assert!(!daemon.tell(&["volume", "show", "fast/vm"]).contains("in RAM"));
+    daemon.tell(&["pool", "set", "fast", "ram=16M"]);
+    until("the RAM tier has its size", || show(&daemon)["usage"]["ram"]["size_bytes"] == 16 << 20);
+    let mut client = Client::connect(&daemon.dir.path("nbd"));
+    // Longer ones leave RAM alone.
+    const READ: usize = 64 << 10;
+    for at in (0..2 << 20).step_by(READ).rev().cycle().take(3 * 32) {
+        client.read(at as u64, &mut [0; READ]).unwrap();
+    }
+    let space = daemon.json(&["volume", "show", "fast/vm"])["space"].clone();
+    assert!(space["ram_bytes"].as_u64().unwrap() >= 1 << 20, "{space}");
+    for words in [&["volume", "show", "fast/vm"][..], &["volume", "list"]] {
+        let text = daemon.tell(words);
+        assert!(text.contains("MiB in RAM"), "{text}");
+    }
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn what_was_written_to_the_ssds_is_said_by_cause() {
+    let mut daemon = served("verdict-written");
+    assert!(show(&daemon)["usage"]["write_amplification_percent"].is_null());
+    written(&daemon, 2);
+    let usage = show(&daemon)["usage"].clone();
+    // Both copies.
+    assert_eq!(usage["written"]["write_bytes"].as_u64(), Some(2 * VOLUME_BYTES as u64), "{usage}");
+    assert!(usage["written"]["header_bytes"].as_u64().unwrap() > 0, "{usage}");
+    assert!(usage["write_amplification_percent"].as_u64().unwrap() >= 100, "{usage}");
+    let text = daemon.tell(&["pool", "show", "fast"]);
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("% since the start") && text.contains("64 MiB of clients"), "{text}");
     daemon.stop();
 }

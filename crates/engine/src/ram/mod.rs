@@ -175,6 +175,11 @@ impl Ram {
         self.volumes.contains_key(&volume)
     }
 
+    /// How many blocks of a volume it has.
+    pub(crate) fn blocks_of(&self, volume: VolumeId) -> u64 {
+        self.volumes.get(&volume).copied().unwrap_or(0).into()
+    }
+
     /// The frame that may be read for a block.
     fn find_served(&self, volume: VolumeId, block: u64) -> Option<u32> {
         let found = self.find_fresh(volume, block);
