@@ -59,7 +59,7 @@ enum Command {
     #[command(after_help = smooth::faults::PLAN.help())]
     Faults(bench::Options),
     /// The daemon's policy on recorded traces, beside well-known ones.
-    Policy,
+    Policy(policy::Options),
     /// A fixed number of cache hits on a device that costs nothing, for callgrind.
     #[command(hide = true)]
     EngineHits(engine::HitsOptions),
@@ -90,7 +90,7 @@ fn main() -> ExitCode {
         Command::Arrays => Ok(arrays::run()),
         Command::Smooth(options) => smooth::run(&options),
         Command::Faults(options) => smooth::faults::run(&options),
-        Command::Policy => policy::bench(),
+        Command::Policy(options) => policy::bench(&options),
         Command::EngineHits(options) => engine::hits(&options).map(|()| true),
         Command::Instructions(options) => instructions::check(&options),
         Command::Profile(options) => profile::run(&options).map(|()| true),

@@ -173,16 +173,48 @@ fn cases(known: &[Known]) -> Vec<Case> {
     cases
 }
 
+/// What it takes from the command line.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Whole traces are played in any case
+    #[arg(long)]
+    full: bool,
+}
+
+/// Refuses a reference that has no case, or none of some policy: what is compared with nothing is met by nothing.
+fn check_known(known: &[Known], cases: &[Case]) -> Result<(), String> {
+    let without = Baseline::ALL.into_iter().find(|&baseline| {
+        let is_played = |it: &&Known| cases.iter().any(|case| case.trace == it.trace);
+        !known
+            .iter()
+            .filter(is_played)
+            .any(|it| it.baseline == baseline && it.capacity >= CAPACITY_MIN)
+    });
+    match without {
+        None => Ok(()),
+        Some(baseline) => Err(format!(
+            "the reference has no miss ratios of {}\nhint: the file is cut off, or another one: fetch it anew",
+            baseline.name()
+        )),
+    }
+}
+
 /// Runs the benchmark; whether everything met its bar.
 ///
 /// # Errors
 /// If the traces are not there or cannot be read.
-pub(crate) fn bench() -> Result<bool, String> {
+pub(crate) fn bench(options: &Options) -> Result<bool, String> {
+    if options.full {
+        eprintln!("note: whole traces are always played");
+    }
     let told = |error: forebay_lab::Error| format!("{error}\nhint: {}", error.hint);
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder = reference::folder(&checkout).map_err(told)?;
     let known = reference::known(&folder).map_err(told)?;
     let cases = cases(&known);
+    check_known(&known, &cases)?;
+    let traces = cases.iter().map(|case| case.trace.as_str()).chain(WITHOUT_REUSE);
+    reference::check_there(&folder, traces).map_err(told)?;
     let mut everybody: Vec<Who> = Baseline::ALL.into_iter().map(Who::Baseline).collect();
     everybody.extend([Who::Ideal, Who::Daemon]);
     let mut lines = Vec::new();
@@ -281,7 +313,7 @@ fn check_reference(lines: &[Line], known: &[Known]) -> bool {
             })
             .collect();
         let largest = differences.iter().copied().fold(0.0, f64::max);
-        let met = largest <= DEVIATION_MAX;
+        let met = largest <= DEVIATION_MAX && !differences.is_empty();
         all_met &= met;
         let word = verdict(met);
         println!("{:<12} {:>6} {largest:>11.4}  {word}", baseline.name(), differences.len());
@@ -404,4 +436,27 @@ fn print_budgets(lines: &[Line]) {
         cell((sum.0 / count, sum.1 / count));
     }
     println!();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_that_was_cut_off_is_no_bar() {
+        let one = |baseline| Known {
+            trace: "a".to_owned(),
+            percent: 10.0,
+            capacity: CAPACITY_MIN,
+            baseline,
+            miss_ratio: 0.5,
+        };
+        let all: Vec<_> = Baseline::ALL.into_iter().map(one).collect();
+        assert!(check_known(&all, &cases(&all)).is_ok());
+        for known in [&all[1..], &[]] {
+            let error = check_known(known, &cases(known)).unwrap_err();
+            assert!(error.contains(Baseline::ALL[0].name()), "{error}");
+        }
+        assert!(!check_reference(&[], &all), "no cell is met");
+    }
 }

@@ -201,7 +201,7 @@ fn clock() -> impl Fn() -> std::time::Duration {
 impl Options {
     fn run(&self) -> Result<()> {
         let Loaded { workload, bad, unread } = self.load()?;
-        let mut runs = Vec::new();
+        let (mut runs, mut too_small) = (Vec::new(), None);
         for size in &self.size {
             let blocks = size.blocks(workload.footprint());
             let settings = match self.unit_blocks {
@@ -223,6 +223,11 @@ impl Options {
                 ram_blocks: self.ram.map_or(0, |ram| ram.blocks(workload.footprint())),
                 ..settings
             };
+            if let Err(error) = settings.check_size() {
+                tell(format_args!("note: {}: left out", error.what));
+                too_small.get_or_insert(error);
+                continue;
+            }
             let report = forebay_lab::run::run(&workload, settings, &clock())?;
             // What ours has in RAM, they have as well.
             let all_blocks = blocks.saturating_add(settings.ram_blocks);
@@ -230,6 +235,9 @@ impl Options {
                 (baseline.name(), miss_ratio(baseline, &workload, all_blocks))
             });
             runs.push((blocks, settings, report, beside.collect::<Vec<_>>()));
+        }
+        if let (true, Some(error)) = (runs.is_empty(), too_small) {
+            return Err(error.into());
         }
         if self.json {
             let runs: Vec<_> = runs.iter().map(in_json).collect();
@@ -256,8 +264,10 @@ impl Options {
         let mut reader = Reader::open(&paths, Reading { format, skip_bad: self.skip_bad });
         let workload = Workload::load(reader.by_ref().take(self.requests.unwrap_or(usize::MAX)))?;
         if reader.bad() > 0 {
-            let bad = thousands(reader.bad());
-            tell(format_args!("note: {bad} bad lines or records were passed over"));
+            tell(match reader.bad() {
+                1 => "note: 1 bad line or record was passed over".to_owned(),
+                bad => format!("note: {} bad lines or records were passed over", thousands(bad)),
+            });
         }
         for name in reader.unread() {
             tell(format_args!(

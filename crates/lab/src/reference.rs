@@ -44,12 +44,36 @@ pub fn folder(checkout: &Path) -> Result<PathBuf> {
     ))
 }
 
+fn path_of(folder: &Path, trace: &str) -> PathBuf {
+    folder.join(format!("{trace}.csv.zst"))
+}
+
+/// Whether all of these traces are there.
+///
+/// # Errors
+/// If one is not.
+pub fn check_there<'a>(folder: &Path, mut traces: impl Iterator<Item = &'a str>) -> Result<()> {
+    let missing = traces.find_map(|trace| {
+        let path = path_of(folder, trace);
+        (!path.is_file()).then_some(path)
+    });
+    match missing {
+        None => Ok(()),
+        Some(path) => Err(Error::new(
+            format!("a trace is not there: {} does not exist", path.display()),
+            format!(
+                "{TRACES_VARIABLE} names the folder of the traces; they are not ours to hand on"
+            ),
+        )),
+    }
+}
+
 /// The trace of this name.
 ///
 /// # Errors
 /// The reader's.
 pub fn load(folder: &Path, trace: &str) -> Result<Workload> {
-    let path = folder.join(format!("{trace}.csv.zst"));
+    let path = path_of(folder, trace);
     Workload::load(Reader::open(&[&path], Options::default()))
 }
 

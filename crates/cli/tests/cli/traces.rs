@@ -179,7 +179,7 @@ fn what_was_passed_over_is_in_the_answer() {
     let text = [&reads(100, 1)[..], b"what is this\n"].concat();
     let skip = ["--skip-bad", "--size", "64K", "--unit-blocks", "1"];
     let (_, note) = asked("traces-bad", &text, &skip);
-    assert_eq!(note, "note: 1 bad lines or records were passed over\n");
+    assert_eq!(note, "note: 1 bad line or record was passed over\n");
     let report = asked_for_json("traces-bad-json", &text, &skip);
     assert_eq!((report["bad"].as_u64(), report["unread"].as_array().unwrap().len()), (Some(1), 0));
 
@@ -206,6 +206,22 @@ fn others_beside_a_tier_in_ram_have_as_much_room() {
         let report = asked_for_json("traces-ram", &text, &args);
         assert_eq!(report["runs"][0]["ram_blocks"], 1, "{share}");
     }
+}
+
+#[test]
+fn a_size_that_makes_no_cache_is_left_out() {
+    let text = reads(100, 2);
+    let (table, notes) = asked("traces-small", &text, &[]);
+    assert_eq!(notes, "note: a cache of 1 block is less than 8 units of 1 block: left out\n");
+    assert!(table.contains("cache of 40 KiB") && table.contains("cache of 160 KiB"), "{table}");
+    let dir = Dir::new("traces-none");
+    let trace = dir.path("trace");
+    std::fs::write(&trace, &text).unwrap();
+    let mut none = forebay();
+    let output = run(none.args(["lab", "trace", "--size", "1%", "--size", "2%"]).arg(&trace));
+    let told = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("error: a cache of 1 block is less than 8 units"), "{told}");
 }
 
 #[test]

@@ -24,6 +24,9 @@ use crate::workload::{BLOCK_BYTES, Workload};
 use crate::{Error, Result};
 use log::Log;
 
+/// Units of a cache at the least: with fewer, what is open and what is kept free would be most of it.
+const UNITS_MIN: usize = 8;
+
 /// The write budget of a run without one.
 const UNLIMITED_PERCENT: u32 = 1_000_000;
 
@@ -75,6 +78,25 @@ impl Sequential {
 }
 
 impl Settings {
+    /// Whether the cache has units enough.
+    ///
+    /// # Errors
+    /// If it has not.
+    pub fn check_size(&self) -> Result<()> {
+        if self.unit_blocks > 0 && self.pool_blocks / self.unit_blocks >= UNITS_MIN {
+            return Ok(());
+        }
+        let blocks = |count: usize| match count {
+            1 => "1 block".to_owned(),
+            count => format!("{count} blocks"),
+        };
+        let (pool, unit) = (blocks(self.pool_blocks), blocks(self.unit_blocks));
+        Err(Error::new(
+            format!("a cache of {pool} is less than {UNITS_MIN} units of {unit}"),
+            "take a larger cache or a smaller --unit-blocks",
+        ))
+    }
+
     /// Blocks decided one by one and at no cost: what the other policies do.
     pub fn ideal(pool_blocks: usize) -> Self {
         Self {
@@ -233,15 +255,7 @@ pub fn run_watched(
     if settings.cache_block_blocks == 0 {
         return Err(Error::new("a cache block of nothing", "take 4 KiB or more"));
     }
-    if settings.unit_blocks == 0 || settings.pool_blocks / settings.unit_blocks < 8 {
-        return Err(Error::new(
-            format!(
-                "a cache of {} blocks is less than 8 units of {} blocks",
-                settings.pool_blocks, settings.unit_blocks
-            ),
-            "take a larger cache or a smaller --unit-blocks",
-        ));
-    }
+    settings.check_size()?;
     // What is never full forgets nothing that a ghost would have to remember.
     let known = settings.pool_blocks.min(workload.accesses.len().max(settings.unit_blocks * 8));
     let config = S3FifoConfig::for_pool(known as u64);
