@@ -30,7 +30,7 @@ use serde_json::{Value, json};
 
 use self::measure::{Measuring, distinct};
 use self::profile::{Distribution, Profile, Terms, parse, parse_distribution};
-use self::served::{Folder, Kept, Origin};
+use self::served::{Kept, Origin, own_folder};
 use self::session::{Session, command_line, write_error};
 use crate::Result;
 use crate::admin::say_json;
@@ -422,7 +422,7 @@ async fn bench(reactor: &Rc<Reactor>, options: &Options, fio: &str) -> Result<()
     // The page may go to what is kept.
     let kept = options.keep.as_deref().map(Kept::new).transpose()?;
     let page = options.html.as_deref().map(|path| Output::open(path, PAGE_HINT)).transpose()?;
-    let folder = Folder::new(dir.join(format!("forebay-bench-{}", std::process::id())))?;
+    let (folder, _lock) = own_folder(&dir)?;
     let other = options.ab.as_deref().and_then(Path::to_str);
     let tools: Vec<_> = ["fio"].into_iter().chain(other).collect();
     let memory = memory::total().map_or("unknown".to_owned(), text::bytes);

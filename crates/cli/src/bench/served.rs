@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use forebay_lab::process::Process;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 use super::measure::BYPASS;
 use super::session::{Session, write_error};
@@ -70,6 +71,43 @@ impl Folder {
                 .hint("choose another directory with --dir")),
         }
     }
+}
+
+/// What the folder of a whole benchmark is called, before the number of its process.
+const NAME: &str = "forebay-bench-";
+
+/// The folder of this benchmark in `dir`, with a lock that says that it is in use. Those of benchmarks that were killed go away.
+///
+/// # Errors
+/// Those of [`Folder::new`].
+pub(crate) fn own_folder(dir: &Path) -> Result<(Folder, File)> {
+    for path in abandoned(dir) {
+        let path = Folder(path);
+        tell(format_args!("note: {} is of a benchmark that was killed: removed", path.0.display()));
+    }
+    let folder = Folder::new(dir.join(format!("{NAME}{}", std::process::id())))?;
+    let lock = File::open(&folder.0).and_then(|lock| lock.lock().map(|()| lock));
+    let lock = lock.map_err(|error| write_error(&folder.0, &error))?;
+    Ok((folder, lock))
+}
+
+/// Folders of this user's benchmarks whose process is gone, and that nobody has locked: it may be gone only as seen from here, in
+/// another container.
+fn abandoned(dir: &Path) -> Vec<PathBuf> {
+    let own = geteuid().as_raw();
+    let is_abandoned = |path: &Path| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let Some(number) = name.and_then(|name| name.strip_prefix(NAME)?.parse::<u32>().ok())
+        else {
+            return false;
+        };
+        let is_gone = !Path::new("/proc").join(number.to_string()).exists();
+        let is_own = path.symlink_metadata().is_ok_and(|it| it.is_dir() && it.uid() == own);
+        let is_free = || File::open(path).is_ok_and(|folder| folder.try_lock().is_ok());
+        is_gone && is_own && is_free()
+    };
+    let all = std::fs::read_dir(dir).into_iter().flatten().filter_map(std::result::Result::ok);
+    all.map(|entry| entry.path()).filter(|path| is_abandoned(path)).collect()
 }
 
 impl Drop for Folder {
@@ -263,5 +301,26 @@ mod tests {
         let line = text(setup(&Origin::Model, BYPASS));
         assert!(line.contains("--origin /x/origin ") && line.contains("--modelled"), "{line}");
         assert!(line.contains("--cache-bytes 67108864 ") && line.contains("--segment-bytes 256K"));
+    }
+
+    #[test]
+    fn a_folder_goes_away_once_its_benchmark_has_been_killed() {
+        let root = std::env::temp_dir().join(format!("forebay-abandoned-{}", std::process::id()));
+        // No process has a number above the kernel's 2^22.
+        let (gone, locked) =
+            (root.join(format!("{NAME}9000001")), root.join(format!("{NAME}9000002")));
+        let others =
+            [root.join(format!("{NAME}1")), root.join(format!("{NAME}x")), root.join("9000001")];
+        for path in others.iter().chain([&gone, &locked]) {
+            std::fs::create_dir_all(path.join("served-1")).unwrap();
+        }
+        std::os::unix::fs::symlink(&others[0], root.join(format!("{NAME}9000003"))).unwrap();
+        let lock = File::open(&locked).unwrap();
+        lock.lock().unwrap();
+        assert_eq!(abandoned(&root), std::slice::from_ref(&gone));
+        let (own, _lock) = own_folder(&root).unwrap();
+        assert!(own.0.exists() && !gone.exists() && locked.exists());
+        drop(own);
+        std::fs::remove_dir_all(&root).unwrap();
     }
 }
