@@ -7,6 +7,7 @@
 mod acceptance;
 mod addition;
 mod adoption;
+mod advised;
 mod apply;
 mod checkpoint;
 mod chunked;

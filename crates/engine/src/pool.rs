@@ -7,6 +7,7 @@ use std::sync::Arc;
 use forebay_device::gate::Gated;
 use forebay_device::{BlockDevice, LocalBoxFuture};
 
+use crate::advised::Advised;
 use crate::bypass::BypassCounters;
 use crate::copies::CopiesChange;
 use crate::core::Core;
@@ -441,6 +442,7 @@ impl Pool {
             writers: Writers::default(),
             counters: VolumeCounters::default(),
             bypass: BypassCounters::default(),
+            advised: Advised::default(),
             streams: Default::default(),
             service: InService::default(),
             claims: Claims::default(),

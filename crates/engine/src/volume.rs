@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_device::{BlockDevice, Buf, Data, LocalBoxFuture, Nanos, Runtime};
 
+use crate::advised::Advised;
 use crate::bypass::{BypassCounters, Kind, Reason, Way};
 use crate::core::{Core, STRIPE_BLOCKS};
 use crate::counters::{VolumeCounters, add};
@@ -24,7 +25,7 @@ use crate::limits::{
 };
 use crate::origin::{Origin, OriginTrouble};
 use crate::planted::{self, Bug};
-use crate::policy::{Thresholds, Worth};
+use crate::policy::{Access, Thresholds, Worth};
 use crate::protect::Urgent;
 use crate::read::{Located, Parts};
 use crate::sequential::Streams;
@@ -80,6 +81,8 @@ pub(crate) struct VolumeState {
     pub counters: VolumeCounters,
     /// What went past the cache.
     pub bypass: BypassCounters,
+    /// Who watches it, for advice.
+    pub advised: Advised,
     /// What it has in the log's queue.
     pub service: InService,
     /// Who reads it from front to back, and who writes it so.
@@ -351,6 +354,9 @@ impl Volume {
 
     /// Notes a read; why it only passes by, if it does.
     pub(crate) fn note_read(&self, offset: u64, len: u64) -> Option<Reason> {
+        if self.state.advised.is_on() {
+            self.advise(offset, len, Access::Read);
+        }
         let [reads, _] = &self.state.streams;
         let [cutoff, _] = &self.state.cutoff_bytes;
         let run = reads.note(offset, len);
@@ -363,6 +369,9 @@ impl Volume {
 
     /// The same of a write. One with FUA never passes by: it would have to wait for a flush of the origin.
     fn note_write(&self, offset: u64, len: u64, durable: bool) -> Option<Reason> {
+        if self.state.advised.is_on() {
+            self.advise(offset, len, Access::Write);
+        }
         let [_, writes] = &self.state.streams;
         let [_, cutoff] = &self.state.cutoff_bytes;
         if cutoff.get() == CUTOFF_NEVER {

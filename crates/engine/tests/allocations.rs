@@ -167,3 +167,25 @@ fn a_hit_in_ram_allocates_nothing_nor_does_one_that_comes_there() {
     assert_eq!(allocations(&tasks, &pool, volume.client(), 1000), 0);
     assert!(fills() > before);
 }
+
+#[test]
+fn an_advisor_sees_hits_whoever_serves_them_and_allocates_nothing_either() {
+    let tasks = Rc::new(Tasks { set: TaskSet::new(Box::new(|| ())), timers: RefCell::default() });
+    let device = Rc::new(MemoryStore::new(1 << 30, 512)) as Rc<dyn BlockDevice>;
+    let ram_bytes = BLOCKS * BLOCK as u64;
+    for ram_bytes in [0, ram_bytes] {
+        let warm = warm_pool(Rc::clone(&tasks), Rc::clone(&device), ram_bytes);
+        let (pool, volume) = tasks.run(warm);
+        assert_eq!(volume.advisor_days(), None);
+        volume.start_advisor(&[]);
+        assert_eq!(allocations(&tasks, &pool, volume.client(), 1000), 0);
+        let remote = volume.share().open(Rc::clone(&tasks) as _, vec![Rc::clone(&device)]);
+        allocations(&tasks, &pool, remote, 1000);
+        let [day] = volume.advisor_days().expect("it has one").try_into().expect("one day");
+        let reads = 2 * (1000 + 2 * BLOCKS);
+        assert_eq!((day.accesses, day.read_bytes), (reads, reads * BLOCK as u64));
+        assert_eq!((day.cold, day.touched, day.written_bytes), (BLOCKS as f64, BLOCKS as f64, 0));
+        volume.stop_advisor();
+        assert_eq!(volume.advisor_days(), None);
+    }
+}

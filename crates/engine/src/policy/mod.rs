@@ -9,7 +9,9 @@
 //! * Memory is fixed at construction, and when the pool gets another size (INV-23).
 //! * The same calls give the same answers.
 
+mod advisor;
 mod budget;
+mod curve;
 mod fifo;
 mod ghost;
 mod populate;
@@ -22,7 +24,11 @@ mod thrift;
 mod tier;
 mod touches;
 
+pub use advisor::{Advisor, MEMORY_BYTES_MAX as ADVISOR_BYTES_MAX};
 pub use budget::Budget;
+pub use curve::{
+    Curve, DAYS_MAX as ADVISOR_DAYS_MAX, DISTANCES, Day, HITS_LEAST, HITS_WANTED, WorkingSet,
+};
 pub use fifo::Fifo;
 pub use ghost::Ghost;
 pub use populate::{Populate, Thresholds};
