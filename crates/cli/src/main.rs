@@ -79,6 +79,8 @@ enum Command {
     Job(Asks<admin::job::Command>),
     /// Read all copies of what a pool holds, and heal what is damaged
     Scrub(Asks<admin::scrub::Command>),
+    /// The advisor: how much cache a volume deserves
+    Advisor(Asks<admin::advisor::Command>),
     /// End the daemon; what is dirty stays in the cache, unless it is told to destage
     Stop(admin::stop::Options),
     /// List what has happened, also before the daemon was started
@@ -136,6 +138,7 @@ fn main() -> ExitCode {
         Command::Volume(Asks { asking, command }) => admin::volume::run(command, &asking),
         Command::Export(Asks { asking, command }) => admin::export::run(command, &asking),
         Command::Scrub(Asks { asking, command }) => admin::scrub::run(command, &asking),
+        Command::Advisor(Asks { asking, command }) => admin::advisor::run(command, &asking),
         Command::Job(Asks { asking, command }) => admin::job::run(command, &asking),
         Command::Stop(options) => admin::stop::run(&options),
         Command::Events(options) => admin::events::events(&options),

@@ -10,6 +10,9 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 pub use crate::activity::{Activity, OriginReads, Reads, Writes};
+pub use crate::advisor::{
+    ADVISOR_DAYS_DEFAULT, ADVISOR_DAYS_MAX, Advisor, CurvePoint, StartAdvisor,
+};
 use crate::hours::DestageHours;
 use crate::name::{Name, VolumeName};
 use crate::profile::Profile;
@@ -719,6 +722,15 @@ pub enum Change {
     StartScrub(Name),
     /// The pool.
     StopScrub(Name),
+    /// See [`StartAdvisor`].
+    StartAdvisor {
+        /// The volume.
+        volume: VolumeName,
+        /// Days from which the advice counts as sure.
+        days: u32,
+    },
+    /// The volume.
+    StopAdvisor(VolumeName),
     /// The volume.
     FlushVolume(VolumeName),
     /// See [`SetVolume`].

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod activity;
+mod advisor;
 pub mod api;
 pub mod call;
 pub mod client;

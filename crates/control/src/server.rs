@@ -320,6 +320,27 @@ async fn stop_scrub(State(desk): D, At(name): At<Name>, _: Bare) -> Response {
     desk.change(|reply| Call::StopScrub(name, reply)).await
 }
 
+async fn advisors(State(desk): D) -> Response {
+    desk.ask(Call::Advisors).await
+}
+
+async fn advisor(State(desk): D, At((pool, volume)): At<(Name, Name)>) -> Response {
+    desk.ask(|reply| Call::Advisor(VolumeName { pool, volume }, reply)).await
+}
+
+async fn start_advisor(
+    State(desk): D,
+    At((pool, volume)): At<(Name, Name)>,
+    Body(body): Body<api::StartAdvisor>,
+) -> Response {
+    let name = VolumeName { pool, volume };
+    desk.change(|reply| Call::StartAdvisor(name, body, reply)).await
+}
+
+async fn stop_advisor(State(desk): D, At((pool, volume)): At<(Name, Name)>, _: Bare) -> Response {
+    desk.change(|reply| Call::StopAdvisor(VolumeName { pool, volume }, reply)).await
+}
+
 async fn plan(State(desk): D, Body(body): Body<api::Change>) -> Response {
     desk.ask(|reply| Call::Plan(body, reply)).await
 }
@@ -463,6 +484,11 @@ pub fn router(calls: Sender<Call>) -> Router {
         .route(&format!("{volume_at}/grow"), post(grow_volume))
         .route(&format!("{volume_at}/accept-lost"), post(accept_lost))
         .route(&format!("{volume_at}/accept-origin"), post(accept_origin))
+        .route(
+            &format!("{volume_at}/advisor"),
+            get(advisor).post(start_advisor).delete(stop_advisor),
+        )
+        .route("/advisors", get(advisors))
         .route("/exports", get(exports).post(add_export))
         .route("/exports/{pool}/{volume}", axum::routing::delete(remove_export))
         .route("/stop", post(stop))

@@ -192,7 +192,7 @@ fn say_event(event: &Event) -> bool {
 }
 
 /// A second since 1970 as a date and a time, UTC.
-fn date(unix_s: u64) -> String {
+pub(super) fn date(unix_s: u64) -> String {
     let (days, second) = (unix_s / 86_400, unix_s % 86_400);
     // Days from civil, backwards (Howard Hinnant's algorithm), from 0000-03-01 on.
     let shifted = days + 719_468;

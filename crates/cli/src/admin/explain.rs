@@ -385,6 +385,21 @@ pub(crate) const CODES: &[Code] = &[
         "A scrub has gone through all copies of what a pool holds; the text says what it found and healed, and what could not be read.",
         "If something was damaged, see `damage-found`.",
     ),
+    safe(
+        "advisor-started",
+        "A volume is watched, to say how much cache it deserves.",
+        "Nothing: `forebay advisor show` says what was seen so far.",
+    ),
+    safe(
+        "advisor-ended",
+        "A volume is not watched any more: somebody has stopped it, or it was watched for 30 days.",
+        "See `forebay advisor show`.",
+    ),
+    safe(
+        "advisors-lost",
+        "What was seen of the volumes of a pool that are watched cannot be read in the state directory; the text says why. None is watched any more.",
+        "Watch them anew: `forebay advisor start`.",
+    ),
     safe("pool-set", "A setting of a pool was changed.", "Nothing."),
     safe("pool-stopped", "A pool was closed in order.", "Nothing."),
     safe(

@@ -4,6 +4,7 @@
 //! is said about it, to standard error.
 
 mod activity;
+pub(crate) mod advisor;
 mod bypass;
 pub(crate) mod events;
 pub(crate) mod explain;

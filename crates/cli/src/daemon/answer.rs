@@ -31,6 +31,8 @@ impl Daemon {
             Call::Volumes(reply) => send(reply, Ok(Many::of(self.describe_volumes()))),
             Call::Volume(name, reply) => send(reply, self.describe_volume(&name).map(One::of)),
             Call::Exports(reply) => send(reply, Ok(Many::of(self.describe_exports()))),
+            Call::Advisors(reply) => send(reply, Ok(Many::of(self.describe_advisors()))),
+            Call::Advisor(name, reply) => send(reply, self.describe_advisor(&name).map(One::of)),
             Call::Jobs(reply) => {
                 send(reply, Ok(Many::of(self.jobs.list(|aim| self.in_the_way_of(aim)))));
             }
@@ -72,6 +74,14 @@ impl Daemon {
             }
             Call::StopScrub(name, reply) => {
                 self.change(reply, |it| async move { it.stop_scrub(&name) });
+            }
+            Call::StartAdvisor(name, body, reply) => {
+                self.change(reply, move |it| async move {
+                    it.start_advisor(&name, body.days).await.map(One::of)
+                });
+            }
+            Call::StopAdvisor(name, reply) => {
+                self.change(reply, |it| async move { it.stop_advisor(&name).await });
             }
             Call::Plan(change, reply) => {
                 self.change(reply, |it| async move { it.plan(change).await });

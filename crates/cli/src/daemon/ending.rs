@@ -289,6 +289,9 @@ impl Daemon {
         self.unless_stuck(is_held_up, self.jobs.cancel_all()).await;
         let _held = self.unless_stuck(is_held_up, self.changing.lock()).await;
         let slots = std::mem::take(&mut *self.slots.borrow_mut());
+        for slot in slots.values() {
+            self.keep_advisors(slot).await;
+        }
         let result = RefCell::new(Ok(()));
         let stop = |(name, slot): (String, Rc<Slot>)| {
             let (it, result, until) = (self, &result, self.reactor.now());

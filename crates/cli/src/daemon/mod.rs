@@ -8,6 +8,7 @@
 //!   daemon from starting.
 
 mod acceptance;
+mod advisor;
 mod answer;
 mod certificate;
 mod check;
@@ -68,6 +69,7 @@ use forebay_engine::format::Host as Machine;
 use forebay_engine::{Pool, Volume};
 use forebay_export::nbd::Tls;
 
+use self::advisor::Advisors;
 use self::config::Config;
 pub(crate) use self::describe::mode_name;
 use self::jobs::Jobs;
@@ -173,6 +175,7 @@ struct Open {
     exports: RefCell<BTreeMap<String, Serving>>,
     progress: RefCell<Progress>,
     spares: Spares,
+    advisors: Advisors,
     /// Cache devices that are failing and for which a spare was taken, or could not be.
     relieved: RefCell<BTreeSet<String>>,
     /// Number of the event up to which the pool was given what is told of it.
@@ -184,7 +187,7 @@ impl Open {
     fn new(pool: Pool, members: Members, notes: Notes) -> Open {
         let (volumes, origins, troubles, exports, progress, spares) = Default::default();
         let members = RefCell::new(members);
-        let (relieved, told) = Default::default();
+        let (advisors, relieved, told) = Default::default();
         Open {
             pool,
             members,
@@ -195,6 +198,7 @@ impl Open {
             exports,
             progress,
             spares,
+            advisors,
             relieved,
             told,
         }

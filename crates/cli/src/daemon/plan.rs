@@ -301,6 +301,8 @@ impl Daemon {
             Change::RemoveDevice { pool, device } => self.plan_remove_device(&pool, &device).await,
             Change::StartScrub(name) => self.plan_start_scrub(&name),
             Change::StopScrub(name) => self.plan_stop_scrub(&name),
+            Change::StartAdvisor { volume, days } => self.plan_start_advisor(&volume, days),
+            Change::StopAdvisor(name) => self.plan_stop_advisor(&name),
             Change::FlushVolume(name) => self.plan_flush(&name).await,
             Change::SetVolume { volume, mode } => self.plan_set(&volume, mode).await,
             Change::SetVolumeSettings { volume, settings } => {

@@ -337,6 +337,7 @@ impl Daemon {
             *slot.record.borrow_mut() = known;
             self.keep_record(slot).await;
         }
+        self.recall_advisors(slot, &open).await;
         self.attach_volumes(slot, &open).await;
         self.look_for_spares(slot, &open, sight).await;
         self.tell_pool_memory(&name);
@@ -412,6 +413,7 @@ impl Daemon {
                     self.attach_volumes(&slot, &open).await;
                 }
                 self.look_at_origins(&slot, &open);
+                self.look_at_advisors(&slot, &open).await;
                 if goes_on {
                     self.retry_exports(&slot, &open).await;
                 }
@@ -733,6 +735,7 @@ impl Daemon {
 
     /// The same, whatever is under way on it.
     pub(super) async fn close(&self, name: &str, slot: &Slot) -> Result<()> {
+        self.keep_advisors(slot).await;
         let until = self.reactor.now();
         let State::Open(open) = slot.transition(State::Waiting { until }) else { return Ok(()) };
         let stopped = self.stop_pool(name, open).await;

@@ -98,6 +98,7 @@ impl Daemon {
         open.volumes.borrow_mut().remove(name.volume.as_str());
         open.origins.borrow_mut().remove(name.volume.as_str());
         open.troubles.borrow_mut().remove(name.volume.as_str());
+        self.forget_advisor(&slot, &open, &name.volume).await;
         let what = format!("volume \"{name}\" was removed; its origin is the plain disk");
         self.journal.note("volume-removed", name, what);
         Ok(())

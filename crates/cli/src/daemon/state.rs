@@ -2,6 +2,7 @@
 //!
 //!     pools/POOL-ID/pool.json     what the daemon was told of it
 //!     pools/POOL-ID/witness       see the engine
+//!     pools/POOL-ID/advisors.json what was seen of its volumes that are watched
 //!     new/NAME.json               a pool that is being made, until its record is stored
 //!     new/witness                 its witness, until it has an identity
 //!
@@ -11,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{DirBuilder, File, TryLockError};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -90,6 +91,12 @@ pub(super) struct Replacing {
     pub(super) old_path: PathBuf,
     pub(super) new: PathBuf,
 }
+
+/// What was seen of a pool's volumes that are watched.
+const ADVISORS: &str = "advisors.json";
+
+/// The most that is read of it, in bytes: as many volumes as a pool can have, watched for as long as can be, take 8 MB.
+const ADVISORS_BYTES_MAX: u64 = 16 << 20;
 
 /// An export that is there after each start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -258,6 +265,32 @@ impl StateDir {
         self.replace(self.pool_dir(&record.id).join("pool.json"), record).await
     }
 
+    /// Where it is stored what was seen of a pool's volumes.
+    pub(super) fn advisors_path(&self, id: &str) -> PathBuf {
+        self.pool_dir(id).join(ADVISORS)
+    }
+
+    /// What was stored there last, if anything.
+    pub(super) async fn advisors(&self, id: &str) -> Result<Option<Vec<u8>>> {
+        let path = self.advisors_path(id);
+        let target = path.clone();
+        let read = self.lane.run(move || {
+            let file = match File::open(target) {
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+                other => other?,
+            };
+            let mut bytes = Vec::new();
+            file.take(ADVISORS_BYTES_MAX).read_to_end(&mut bytes)?;
+            Ok(Some(bytes))
+        });
+        read.await.map_err(|error| cannot("read", &path, &error))
+    }
+
+    /// Stores that durably.
+    pub(super) async fn store_advisors(&self, id: &str, seen: &impl Serialize) -> Result<()> {
+        self.replace(self.advisors_path(id), seen).await
+    }
+
     /// Forgets a pool whose record cannot be read: a person may want to see what it said of exports. Where it is then.
     pub(super) async fn set_aside(&self, id: &str) -> Result<PathBuf> {
         let from = self.pool_dir(id).join("pool.json");
@@ -279,6 +312,7 @@ impl StateDir {
             remove(&path.join("pool.json"))?;
             if with_witness {
                 remove(&path.join("witness"))?;
+                remove(&path.join(ADVISORS))?;
             }
             sync_names(&path.join("pool.json"))?;
             // What somebody else has put there stays.

@@ -432,6 +432,7 @@ impl Daemon {
                         self.journal.note("origin-grown", subject(), what);
                     }
                     open.origins.borrow_mut().insert(record.name.clone(), origin);
+                    Self::resume_advisor(open, &record.name, &volume);
                     Attached::Online(Rc::new(volume))
                 }
                 Err(why) => {

@@ -53,7 +53,8 @@ fn unbroken(text: &str) -> String {
 }
 
 /// Commands that change nothing of what the daemon serves; a new one that does not either has to be added here.
-const LOOKS: [&str; 23] = [
+const LOOKS: [&str; 24] = [
+    "advisor show",
     "bench",
     "completion",
     "demo",
@@ -169,6 +170,7 @@ fn every_change_says_what_it_would_do_and_does_not_do_it() {
     assert!(text.ends_with("Nothing would be erased.\n"), "{text}");
     assert!(plan(&daemon, &["scrub", "start", "fast"]).contains("at most 8 MiB a second"));
     assert!(plan(&daemon, &["scrub", "stop", "fast"]).contains("no scrub of pool"));
+    assert!(plan(&daemon, &["advisor", "start", "fast/vm"]).contains("1 MiB of memory"));
     daemon.tell(&["export", "remove", "fast/vm"]);
     assert!(plan(&daemon, &["volume", "remove", "fast/vm"]).contains("is the plain disk"));
 

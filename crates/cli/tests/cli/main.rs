@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test may fail and wait")]
 
 mod acceptance;
+mod advisor;
 mod api;
 mod bench;
 mod common;
