@@ -10,7 +10,7 @@ pub const ADVISOR_DAYS_MAX: u32 = 30;
 /// Days from which its advice counts as sure: a week has whatever comes once a week.
 pub const ADVISOR_DAYS_DEFAULT: u32 = 7;
 
-fn days_default() -> u32 {
+pub(crate) fn days_default() -> u32 {
     ADVISOR_DAYS_DEFAULT
 }
 

@@ -10,6 +10,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 pub use crate::activity::{Activity, OriginReads, Reads, Writes};
+use crate::advisor::days_default;
 pub use crate::advisor::{
     ADVISOR_DAYS_DEFAULT, ADVISOR_DAYS_MAX, Advisor, CurvePoint, StartAdvisor,
 };
@@ -726,7 +727,8 @@ pub enum Change {
     StartAdvisor {
         /// The volume.
         volume: VolumeName,
-        /// Days from which the advice counts as sure.
+        /// Days from which the advice counts as sure; without it 7.
+        #[serde(default = "days_default")]
         days: u32,
     },
     /// The volume.

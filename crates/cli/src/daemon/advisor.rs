@@ -434,18 +434,14 @@ impl Daemon {
         all
     }
 
-    /// Whether a volume can be watched, and what is known of it by an earlier watch then.
-    fn may_start_advisor(
-        &self,
-        name: &VolumeName,
-        days: u32,
-    ) -> Result<(Rc<Slot>, Rc<Open>, Rc<Volume>, bool)> {
+    /// The volume that can be watched, and whether something is known of it by an earlier watch.
+    fn may_start_advisor(&self, name: &VolumeName, days: u32) -> Result<(Rc<Volume>, bool)> {
         if !(1..=ADVISOR_DAYS_MAX).contains(&days) {
             let what = format!("a watch of {} cannot be asked for", plural(days as usize, "day"));
             return Err(Failure::coded(Code::BadRequest, what)
                 .hint(format!("use 1 to {ADVISOR_DAYS_MAX}; it ends by itself after that many")));
         }
-        let (slot, open) = self.advised(name)?;
+        let (_, open) = self.advised(name)?;
         let volume = open.volume(name)?;
         let was = open.advisors.known.borrow().get(name.volume.as_str()).map(Record::is_watching);
         if was == Some(true) {
@@ -454,12 +450,13 @@ impl Daemon {
                 "`forebay advisor show {name}` says what was seen; to begin anew, `forebay advisor stop {name}` first"
             )));
         }
-        Ok((slot, open, volume, was.is_some()))
+        Ok((volume, was.is_some()))
     }
 
     /// Begins to watch a volume; what was seen of it before is forgotten.
     pub(super) async fn start_advisor(&self, name: &VolumeName, days: u32) -> Result<api::Advisor> {
-        let (slot, open, volume, _) = self.may_start_advisor(name, days)?;
+        let (volume, _) = self.may_start_advisor(name, days)?;
+        let (slot, open) = self.advised(name)?;
         let record = Record {
             volume: name.volume.clone(),
             id: volume.id().0,
@@ -477,7 +474,7 @@ impl Daemon {
     }
 
     pub(super) fn plan_start_advisor(&self, name: &VolumeName, days: u32) -> Result<Plan> {
-        let (.., knows) = self.may_start_advisor(name, days)?;
+        let (_, knows) = self.may_start_advisor(name, days)?;
         let mut steps = vec![format!(
             "what clients read and write is watched, until it is stopped or for {ADVISOR_DAYS_MAX} days; its advice is sure \
              after {}",

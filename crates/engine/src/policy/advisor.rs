@@ -326,7 +326,9 @@ impl Advisor {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, HashMap};
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use rustc_hash::FxHashMap;
 
     use super::super::curve::{Curve, DISTANCES, WorkingSet};
     use super::*;
@@ -382,7 +384,7 @@ mod tests {
     /// An LRU, as it is defined.
     struct Lru {
         size: usize,
-        last: HashMap<u64, u64>,
+        last: FxHashMap<u64, u64>,
         order: BTreeMap<u64, u64>,
         hits: u64,
         now: u64,
@@ -390,7 +392,7 @@ mod tests {
 
     impl Lru {
         fn new(size: usize) -> Self {
-            Self { size, last: HashMap::new(), order: BTreeMap::new(), hits: 0, now: 0 }
+            Self { size, last: FxHashMap::default(), order: BTreeMap::new(), hits: 0, now: 0 }
         }
 
         fn access(&mut self, thing: u64) {
@@ -433,7 +435,7 @@ mod tests {
         // The last one first.
         let mut stack: Vec<u64> = Vec::new();
         let mut exact = Day::default();
-        let mut today = std::collections::BTreeSet::new();
+        let mut today = BTreeSet::new();
         for _ in 0..20_000 {
             let (first, count) =
                 (random.next() % 500 + random.next() % 500, random.next() % 40 + 1);
