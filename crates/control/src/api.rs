@@ -3,7 +3,6 @@
 //! Requests refuse fields that they do not know; whoever reads an answer ignores them, so that
 //! fields can be added. Sizes are bytes, spans are seconds.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::de::IgnoredAny;
@@ -27,12 +26,14 @@ pub use crate::scrub::{Scrub, ScrubEnd, Verify};
 pub use crate::space::{Priority, Space};
 pub use crate::states::{PoolHealth, PoolState, VolumeState};
 pub use crate::wear::{WriteBudget, Written};
+pub use export::{AddExport, Export, Place, TlsUse};
 pub use job::{Done, Job, JobState, Stop, Stopping};
 pub use plan::{DevicePlan, Plan, PlannedMember, PoolPlan, Room};
 pub use report::{
     Bypassed, Event, Events, EventsQuery, Memory, PoolStats, Severity, Stats, Status, VolumeStats,
 };
 
+mod export;
 mod job;
 mod plan;
 mod report;
@@ -551,35 +552,6 @@ pub struct Volume {
     pub exports: Vec<String>,
 }
 
-/// Where an export listens.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Place {
-    /// A Unix socket; an absolute path.
-    Socket(PathBuf),
-    /// A TCP port of the loopback address; 0 takes a free one.
-    Port(u16),
-    /// A TCP address. One that other machines can reach needs TLS with clients' certificates.
-    Address(SocketAddr),
-}
-
-/// `POST /api/v1/exports`: let clients use a volume.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AddExport {
-    /// The volume.
-    pub volume: VolumeName,
-    /// Where; without it a socket in the daemon's directory.
-    #[serde(default)]
-    pub place: Option<Place>,
-    /// Whether clients' writes are refused.
-    #[serde(default)]
-    pub read_only: bool,
-    /// Whether clients have to use TLS, even if the daemon only offers it.
-    #[serde(default)]
-    pub require_tls: bool,
-}
-
 /// `POST /api/v1/pools/{pool}/volumes/{volume}/accept-lost`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -605,35 +577,6 @@ pub enum DirtyData {
     Write,
     /// It is given up: what the origin has is read in its place.
     Drop,
-}
-
-/// Whether clients use TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum TlsUse {
-    /// They cannot.
-    None,
-    /// They may.
-    Offered,
-    /// They have to.
-    Required,
-}
-
-/// One export.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Export {
-    /// The volume.
-    pub volume: VolumeName,
-    /// Where clients reach it.
-    pub uri: String,
-    /// Clients that are connected.
-    pub clients: usize,
-    /// Whether clients' writes are refused.
-    pub read_only: bool,
-    /// Whether clients use TLS.
-    pub tls: TlsUse,
-    /// Why it does not serve; empty if it does.
-    pub reason: String,
 }
 
 /// `POST /api/v1/import`: open a pool whose cache devices are here.
