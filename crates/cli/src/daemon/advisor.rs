@@ -62,6 +62,15 @@ struct Record {
     days: Vec<DayRecord>,
 }
 
+/// What comes after some time of a watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    SameDay,
+    AnotherDay,
+    /// It was watched for as long as can be.
+    Over,
+}
+
 /// A [`Day`], in whole numbers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct DayRecord {
@@ -109,6 +118,17 @@ impl Record {
 
     fn see(&mut self, days: &[Day]) {
         self.days = days.iter().map(DayRecord::of).collect();
+    }
+
+    /// Counts time in which it was watched.
+    fn count(&mut self, seconds: u64) -> Then {
+        let (before, most) = (self.watched_s, u64::from(ADVISOR_DAYS_MAX) * DAY_S);
+        self.watched_s = before.saturating_add(seconds).min(most);
+        match self.watched_s {
+            all if all == most => Then::Over,
+            all if all / DAY_S > before / DAY_S => Then::AnotherDay,
+            _ => Then::SameDay,
+        }
     }
 
     fn is_watching(&self) -> bool {
@@ -187,14 +207,15 @@ impl Open {
         let mut ended = Vec::new();
         for record in self.advisors.known.borrow_mut().values_mut().filter(|it| it.is_watching()) {
             let Some(volume) = self.online(record.volume.as_str()) else { continue };
-            let before = record.watched_s;
-            let most = u64::from(ADVISOR_DAYS_MAX) * DAY_S;
-            record.watched_s = (before + seconds).min(most);
-            if record.watched_s == most {
-                self.end_watch(record, unix_s);
-                ended.push(record.volume.clone());
-            } else if record.watched_s / DAY_S > before / DAY_S {
-                volume.begin_advisor_day();
+            match record.count(seconds) {
+                Then::SameDay => {}
+                Then::AnotherDay => {
+                    volume.begin_advisor_day();
+                }
+                Then::Over => {
+                    self.end_watch(record, unix_s);
+                    ended.push(record.volume.clone());
+                }
             }
         }
         ended
@@ -599,19 +620,34 @@ mod tests {
         );
     }
 
-    #[test]
-    fn what_is_stored_is_what_was_seen_and_nonsense_is_refused() {
-        let mut day = Day { accesses: 9, touched: 3.4, cold: 3.4, read_bytes: 7, ..Day::default() };
-        day.distances[5] = 2.0;
-        let record = Record {
+    fn record() -> Record {
+        Record {
             volume: "vm".parse().unwrap(),
             id: 3,
             begun_unix_s: 1,
             ended_unix_s: None,
-            watched_s: 90_000,
+            watched_s: 0,
             days_min: 7,
-            days: vec![DayRecord::of(&day); 2],
-        };
+            days: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_watch_has_thirty_days_of_the_time_in_which_it_watched() {
+        let mut record = record();
+        let mut after = |seconds| record.count(seconds);
+        assert_eq!((after(DAY_S - 1), after(0)), (Then::SameDay, Then::SameDay));
+        assert_eq!((after(1), after(5)), (Then::AnotherDay, Then::SameDay));
+        assert_eq!((after(28 * DAY_S), after(DAY_S - 6)), (Then::AnotherDay, Then::SameDay));
+        assert_eq!((after(1), after(u64::MAX)), (Then::Over, Then::Over));
+    }
+
+    #[test]
+    fn what_is_stored_is_what_was_seen_and_nonsense_is_refused() {
+        let mut day = Day { accesses: 9, touched: 3.4, cold: 3.4, read_bytes: 7, ..Day::default() };
+        day.distances[5] = 2.0;
+        let days = vec![DayRecord::of(&day); 2];
+        let record = Record { watched_s: 90_000, days, ..record() };
         let bytes = |form, record: &Record| {
             serde_json::to_vec(&Stored { form, advisors: vec![record.clone()] }).unwrap()
         };
