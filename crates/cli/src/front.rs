@@ -12,7 +12,7 @@ use forebay_engine::ids::PoolId;
 use forebay_engine::{Client, Port};
 use forebay_export::nbd::limits::CONNECTIONS_MAX;
 use forebay_export::nbd::{Exports, Server, Settings, Share};
-use forebay_export::{Listen, Transport};
+use forebay_export::{Export, Listen, Transport};
 
 use crate::Result;
 use crate::crew::Hand;
@@ -49,7 +49,15 @@ impl Front {
     /// # Errors
     /// If the volume's name cannot be an export's.
     pub(crate) fn here(reactor: &Rc<Reactor>, volume: Client, terms: &Terms) -> Result<Front> {
-        let (exports, settings) = exports(volume, terms)?;
+        Front::of(reactor, of_volume(volume, terms), terms)
+    }
+
+    /// The same of any export.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn of(reactor: &Rc<Reactor>, export: impl Export, terms: &Terms) -> Result<Front> {
+        let (exports, settings) = exports(export, terms)?;
         let (front, calls) = Front::new();
         reactor.spawn(Box::pin(serve(Rc::clone(reactor), exports, settings, calls)));
         Ok(front)
@@ -70,7 +78,7 @@ impl Front {
             let devices = Rc::new(readers.into_iter().map(|it| it.map(open)).collect());
             remember(pool, &devices);
             let volume = port.open_with(Rc::clone(reactor) as _, devices);
-            if let Ok((exports, settings)) = exports(volume, &terms) {
+            if let Ok((exports, settings)) = exports(of_volume(volume, &terms), &terms) {
                 reactor.spawn(Box::pin(serve(Rc::clone(reactor), exports, settings, calls)));
             }
         });
@@ -149,9 +157,12 @@ thread_local! {
     static SHARE: OnceCell<Rc<Share>> = const { OnceCell::new() };
 }
 
-fn exports(volume: Client, terms: &Terms) -> Result<(Exports<VolumeExport>, Settings)> {
-    let name = volume.name().to_owned();
-    let export = VolumeExport::new(volume, "Forebay volume".to_owned(), terms.clone());
+fn of_volume(volume: Client, terms: &Terms) -> VolumeExport {
+    VolumeExport::new(volume, "Forebay volume".to_owned(), terms.clone())
+}
+
+fn exports<E: Export>(export: E, terms: &Terms) -> Result<(Exports<E>, Settings)> {
+    let name = export.name().to_owned();
     let (exports, clients) = (Exports::default(), &terms.clients);
     exports
         .add_with(Rc::new(export), clients.places.clone())
@@ -168,9 +179,9 @@ fn exports(volume: Client, terms: &Terms) -> Result<(Exports<VolumeExport>, Sett
     ))
 }
 
-async fn serve(
+async fn serve<E: Export>(
     reactor: Rc<Reactor>,
-    exports: Exports<VolumeExport>,
+    exports: Exports<E>,
     settings: Settings,
     calls: Calls,
 ) {

@@ -25,6 +25,7 @@ use crate::flag::{Flag, race};
 use crate::front::Front;
 use crate::members::{PATIENCE, Readers};
 use crate::patience::{ANSWER_TIME_MAX, Pending, no_answer};
+use crate::plain::{Plain, PlainExport};
 
 /// Exit code after a second signal, as a shell reports an interrupted command.
 const EXIT_INTERRUPTED: i32 = 130;
@@ -98,6 +99,24 @@ impl Host {
         }
         // The pool's reactor has most to do: of those with as few clients it gets the next one last.
         list.rotate_left(1);
+        Ok(Host::of(reactor, doors, list))
+    }
+
+    /// Serves an origin without a cache, on this reactor alone.
+    ///
+    /// # Errors
+    /// As [`Host::start`].
+    pub(crate) fn start_plain(
+        reactor: &Rc<Reactor>,
+        doors: Doors,
+        plain: &Rc<Plain>,
+        terms: &Terms,
+    ) -> Result<Host> {
+        let front = Front::of(reactor, PlainExport::new(plain, terms), terms)?;
+        Ok(Host::of(reactor, doors, vec![front]))
+    }
+
+    fn of(reactor: &Rc<Reactor>, doors: Doors, list: Vec<Front>) -> Host {
         let (fronts, closing) = (Rc::new(Fronts::new(list)), Rc::new(Flag::default()));
         let mut closed = Vec::new();
         for listener in doors.listeners {
@@ -113,7 +132,7 @@ impl Host {
                 flag.raise();
             }));
         }
-        Ok(Host { fronts, closing, closed, uris: doors.uris, address: doors.address })
+        Host { fronts, closing, closed, uris: doors.uris, address: doors.address }
     }
 
     /// Answers what was asked, then closes all connections.

@@ -27,6 +27,7 @@ mod notes;
 mod origin;
 mod output;
 mod patience;
+mod plain;
 mod progress;
 mod reference;
 mod remote;

@@ -600,11 +600,11 @@ pub struct ImportPool {
     pub take_over: bool,
 }
 
-/// `POST /api/v1/pools/{pool}/destroy`.
+/// `POST /api/v1/pools/{pool}/destroy` and `/bypass`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Confirm {
-    /// The name once more: what is about to go.
+    /// The name once more: what is about to go, or to be served without its cache devices.
     pub confirm: String,
 }
 
@@ -623,6 +623,8 @@ pub enum Change {
     },
     /// The pool.
     ExportPool(Name),
+    /// The pool.
+    BypassPool(Name),
     /// The pool.
     DestroyPool(Name),
     /// See [`AddDevice`].

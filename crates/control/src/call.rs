@@ -44,6 +44,7 @@ pub enum Call {
     ImportPool(api::ImportPool, Reply<api::One<api::Pool>>),
     Importable(Reply<api::Many<api::Pool>>),
     ExportPool(Name, Reply<api::Done>),
+    BypassPool(Name, api::Confirm, Reply<api::One<api::Pool>>),
     DestroyPool(Name, api::Confirm, Reply<api::One<api::Job>>),
     AddDevice(Name, api::AddDevice, Reply<api::One<api::Pool>>),
     AddSpare(Name, api::AddSpare, Reply<api::One<api::Pool>>),

@@ -256,6 +256,14 @@ async fn export_pool(State(desk): D, At(name): At<Name>, _: Bare) -> Response {
     desk.change(|reply| Call::ExportPool(name, reply)).await
 }
 
+async fn bypass_pool(
+    State(desk): D,
+    At(name): At<Name>,
+    Body(body): Body<api::Confirm>,
+) -> Response {
+    desk.change(|reply| Call::BypassPool(name, body, reply)).await
+}
+
 async fn destroy_pool(
     State(desk): D,
     At(name): At<Name>,
@@ -467,6 +475,7 @@ pub fn router(calls: Sender<Call>) -> Router {
         .route("/import", get(importable).post(import_pool))
         .route("/pools/{pool}", get(pool).patch(set_pool))
         .route("/pools/{pool}/export", post(export_pool))
+        .route("/pools/{pool}/bypass", post(bypass_pool))
         .route("/pools/{pool}/destroy", post(destroy_pool))
         .route("/pools/{pool}/devices/add", post(add_device))
         .route("/pools/{pool}/devices/grow", post(grow_device))

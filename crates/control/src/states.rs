@@ -20,6 +20,8 @@ pub enum PoolState {
     Latched,
     /// Cache devices are not there yet; they are waited for.
     Waiting,
+    /// Its volumes are served straight from their origins, without its cache devices, as a person has asked.
+    Bypassed,
     /// Opening it needs a person's decision.
     NeedsDecision,
     /// Another host has it open.
@@ -52,7 +54,8 @@ impl PoolState {
             PoolState::Degraded
             | PoolState::Rebuilding
             | PoolState::Protecting
-            | PoolState::Protected => PoolHealth::Degraded,
+            | PoolState::Protected
+            | PoolState::Bypassed => PoolHealth::Degraded,
             PoolState::Latched
             | PoolState::Waiting
             | PoolState::NeedsDecision
@@ -74,6 +77,10 @@ pub enum VolumeState {
     OriginRefused,
     /// Its origin is there, and its requests fail or are not answered; what is cached is served, and is safe.
     OriginFailed,
+    /// It is served straight from its origin, without the cache devices of its pool.
+    Bypassed,
+    /// Its pool is served without its cache devices, and its origin may lack what only they have: it is not served.
+    Withheld,
     /// Its pool is not open.
     Offline,
     /// It is not there yet: a dry run.

@@ -7,6 +7,11 @@ use crate::error::{Error, ErrorKind};
 use crate::format::{FormatError, Witness as WitnessFile, WitnessVolume};
 use crate::ids::PoolId;
 
+/// Epochs that a witness of [`without_members`] is ahead of the one before: more than members can be ahead of a
+/// witness. These begin one for each member that joins, leaves or fails while the witness cannot be written, and it is
+/// told of each that it is needed for; a million is years of one a minute, and leaves 2^42 such steps.
+pub const EPOCHS_LEFT_OUT: u64 = 1 << 20;
+
 /// Where the witness is kept. One per pool.
 pub trait Witness {
     /// The stored bytes, `None` if there are none.
@@ -31,8 +36,10 @@ pub struct WithoutMembers {
     pub served: Vec<WitnessVolume>,
     /// Volumes whose origins may lack what only the members hold: neither reads nor writes.
     pub withheld: Vec<WitnessVolume>,
-    /// Must be stored durably before the first write to an origin. It begins an epoch that names
-    /// no member of before as current, so that their clean data is not believed afterwards.
+    /// The epoch that begins: newer than any that a member may have heard of.
+    pub epoch: u64,
+    /// Must be stored durably before the first write to an origin. It begins an epoch that no member of before
+    /// knows, so that their clean data is not believed afterwards.
     pub witness: Vec<u8>,
 }
 
@@ -46,9 +53,10 @@ pub fn without_members(bytes: &[u8]) -> Result<WithoutMembers, Error> {
     let known = WitnessFile::decode(bytes).map_err(|error| {
         unreadable(error).hint("attach the cache devices; nothing is served without them")
     })?;
-    let next = WitnessFile { epoch: known.epoch.saturating_add(1), ..known.clone() };
+    let epoch = known.epoch.saturating_add(EPOCHS_LEFT_OUT);
+    let next = WitnessFile { epoch, ..known.clone() };
     let (withheld, served) = known.volumes.into_iter().partition(|v| v.may_be_dirty);
-    Ok(WithoutMembers { pool: known.pool, served, withheld, witness: next.encode() })
+    Ok(WithoutMembers { pool: known.pool, served, withheld, epoch, witness: next.encode() })
 }
 
 /// The error for a witness that does not decode.
@@ -107,7 +115,8 @@ mod tests {
         assert_eq!(without.served, [volume(1, false), volume(3, false)]);
         assert_eq!(without.withheld, [volume(2, true)]);
         let next = WitnessFile::decode(&without.witness).unwrap();
-        assert_eq!(next, WitnessFile { epoch: 5, ..file.clone() });
+        assert_eq!(next, WitnessFile { epoch: 4 + EPOCHS_LEFT_OUT, ..file.clone() });
+        assert_eq!(without.epoch, next.epoch);
         let mut torn = file.encode();
         torn[100] ^= 1;
         assert!(without_members(&torn).is_err_and(|error| error.kind == ErrorKind::Damaged));

@@ -108,7 +108,7 @@ pub(crate) const CODES: &[Code] = &[
         "pool-missing",
         "The wait of `devices.wait_s` for the cache devices of a pool is over, and none of them is there, or can be read. They are looked for every ten seconds.",
         "Its volumes are not served. Everything is on the devices as it was, dirty data too.",
-        "Attach them: the pool opens by itself. If they are gone for good, what was dirty is lost; the origins have the rest, and are free for another pool once `forebay pool export NAME` has forgotten this one.",
+        "Attach them: the pool opens by itself. If they are gone for good, what was dirty is lost, and the origins have the rest: `forebay pool bypass NAME` serves those that are whole; they are free for another pool once `forebay pool export NAME` has forgotten this one.",
     ),
     risky(
         "pool-failed",
@@ -120,7 +120,7 @@ pub(crate) const CODES: &[Code] = &[
         "pool-latched",
         "A cache device failed on a write or a flush, or did not answer in time, so what it holds is not certain, and the pool cannot go on without it: it is the last one, or the witness cannot be written. The pool has stopped writing; what can be read is served.",
         "Writes to its volumes fail until it is opened again. Dirty data that only the failed device has may be lost with it.",
-        "See `dmesg` for the device. Mend it, or take it away if dirty data has another copy, then restart the daemon.",
+        "See `dmesg` for the device. Mend it, or take it away if dirty data has another copy, then restart the daemon. Volumes whose origins have everything can be served without it: `forebay pool bypass NAME`.",
     ),
     risky(
         "member-failed",
@@ -407,6 +407,12 @@ pub(crate) const CODES: &[Code] = &[
         "A pool was closed and forgotten.",
         "`forebay pool import` brings it back, here or elsewhere.",
     ),
+    risky(
+        "pool-bypassed",
+        "A person has a pool served straight from its origins, without its cache devices. The text names volumes that are not served, for their origins may lack what only those have.",
+        "None for the volumes that are served. The devices are stale: on another machine, which cannot know it, they would be believed.",
+        "Erase the devices before they are used elsewhere; `forebay pool show NAME` says how to come back.",
+    ),
     safe("pool-destroyed", "A pool was erased from its cache devices.", "Nothing."),
     safe(
         "volume-added",
@@ -505,13 +511,25 @@ pub(crate) const CODES: &[Code] = &[
         "latched",
         "State of a pool: a device error has stopped all writing. What can be read is served.",
         "Writes fail until it is opened again. Dirty data that only the failed device has may be lost with it.",
-        "See `forebay events` for the device; mend it or take it away, then restart the daemon.",
+        "See `forebay events` for the device; mend it or take it away, then restart the daemon. If it was the last one: `forebay pool bypass NAME`.",
     ),
     risky(
         "waiting",
         "State of a pool: cache devices are not there, or it is being opened.",
         "None yet: nothing is served, and everything is as it was.",
-        "Attach them; or, if one is there, do not wait: `forebay pool import NAME`.",
+        "Attach them; or, if one is there, do not wait: `forebay pool import NAME`; if none will come: `forebay pool bypass NAME`.",
+    ),
+    risky(
+        "bypassed",
+        "State of a pool, and of its volumes: a person has it served straight from the origins, without its cache devices (`forebay pool bypass`). These are stale from then on.",
+        "None for data: everything goes to the origins, at their speed. The devices must not be used on another machine, which could not know that they are stale.",
+        "To have the cache back: `forebay pool import NAME --accept-missing` once its devices are there; or another pool on other SSDs, after `forebay pool export NAME`.",
+    ),
+    risky(
+        "withheld",
+        "State of a volume: its pool is served without its cache devices, and its origin may lack what only they have. It is not served.",
+        "What only those devices have is lost if they do not come back.",
+        "Bring them back: `forebay pool import NAME --accept-missing` keeps what they have of it. If they are gone, the origin has older data: `forebay pool export NAME`, then use it as it is.",
     ),
     risky(
         "needs-decision",
@@ -711,6 +729,7 @@ mod tests {
             json!([Pool::Online, Pool::Degraded, Pool::Rebuilding, Pool::Protecting]),
             json!([Pool::Protected, Pool::Latched, Pool::Waiting, Pool::NeedsDecision]),
             json!([Pool::HeldElsewhere, Pool::LeaseLost, Pool::Failed, Pool::Exported]),
+            json!([Pool::Bypassed, Volume::Bypassed, Volume::Withheld]),
             json!([PoolHealth::Good, PoolHealth::Degraded, PoolHealth::Failed]),
             json!([Volume::Online, Volume::OriginMissing, Volume::OriginRefused]),
             json!([Volume::OriginFailed, Volume::Offline, Volume::Planned]),

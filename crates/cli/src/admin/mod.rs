@@ -6,6 +6,7 @@
 mod activity;
 pub(crate) mod advisor;
 mod bypass;
+mod consent;
 pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod export;

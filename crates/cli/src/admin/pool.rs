@@ -5,19 +5,19 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use forebay_control::api::{
-    AddDevice, AddSpare, CanIPull, Change, Confirm, CreatePool, Done, GrowDevice, Health,
-    HealthVerdict, ImportPool, Job, Many, Member, MemberState, One, Plan, Pool, PoolHealth,
-    PoolPlan, PoolState, PoolUsage, Pull, RemoveDevice, ReplaceDevice, SpareState, Verify,
+    AddDevice, AddSpare, CanIPull, Change, CreatePool, Done, GrowDevice, Health, HealthVerdict,
+    ImportPool, Job, Many, MemberState, One, Pool, PoolHealth, PoolPlan, PoolState, PoolUsage,
+    Pull, RemoveDevice, ReplaceDevice, SpareState, Verify,
 };
 use forebay_control::name::Name;
 use forebay_control::profile::Profile;
 use forebay_device::real::open::typed;
 
 use super::settings::ANY_CAPACITY;
-use super::{Asking, Daemon, absolute, confirm, table, understood};
+use super::{Asking, Daemon, absolute, confirm, consent, table, understood};
 use crate::Result;
 use crate::failure::{EXIT_NO, Failure};
-use crate::text::{self, fact, parse_bytes, parse_millis, plural, say, tell, whole};
+use crate::text::{self, fact, parse_bytes, parse_millis, say, tell, whole};
 
 /// See the head of the file.
 #[derive(Subcommand)]
@@ -103,6 +103,17 @@ pub(crate) enum Command {
     Export {
         /// Its name
         name: Name,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Serve a pool whose cache devices are gone straight from its origins, as far as these have all of their data
+    Bypass {
+        /// Its name
+        name: Name,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
         /// Only say what would be done
         #[arg(long)]
         dry_run: bool,
@@ -195,7 +206,7 @@ pub(crate) enum Device {
 }
 
 /// Whether this is how identities are written, of pools and of cache devices.
-fn is_identity(text: &str) -> bool {
+pub(super) fn is_identity(text: &str) -> bool {
     text.len() == 32 && text.chars().all(|c| c.is_ascii_hexdigit())
 }
 
@@ -337,6 +348,7 @@ fn state_name(state: PoolState) -> &'static str {
         PoolState::Protected => "protected",
         PoolState::Latched => "latched",
         PoolState::Waiting => "waiting",
+        PoolState::Bypassed => "bypassed",
         PoolState::NeedsDecision => "needs-decision",
         PoolState::HeldElsewhere => "held-elsewhere",
         PoolState::LeaseLost => "lease-lost",
@@ -449,7 +461,7 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
                 return daemon.plan(&Change::ImportPool(body));
             }
             if accept_missing && !yes {
-                confirm_loss(&body, &daemon)?;
+                consent::loss(&body, &daemon)?;
             }
             let pool: One<Pool> = daemon.post("/api/v1/import", &body)?;
             daemon.print(&pool, |pool| print_pool(&pool.item));
@@ -464,64 +476,13 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
         Command::Destroy { name, dry_run: true, .. } => {
             return daemon.plan(&Change::DestroyPool(name));
         }
-        Command::Destroy { name, yes, dry_run: false } => {
-            // There is something to confirm only if there is such a pool.
-            let pool: One<Pool> = daemon.get(&format!("/api/v1/pools/{name}"))?;
-            // Where nobody can tell what would be erased, it is what the pool has.
-            let change = Change::DestroyPool(name.clone());
-            let plan = daemon.post::<Plan>("/api/v1/plan", &change).ok();
-            let erased = plan.map_or_else(Vec::new, |plan| plan.erased);
-            let absent = absent(&pool.item, &erased);
-            let members = plural(pool.item.members.len() - absent.len(), "cache device");
-            let mut what = format!("Destroying pool \"{name}\" erases it from {members}");
-            if !absent.is_empty() {
-                what.push_str(&format!("; what is absent is not erased: {}", absent.join(", ")));
-            }
-            if !pool.item.volumes.is_empty() {
-                let names = pool.item.volumes.iter().map(|volume| volume.name.to_string());
-                let names = names.collect::<Vec<_>>().join(", ");
-                what.push_str(&format!("; what is on the origins of {names} stays there, whole"));
-            }
-            confirm("the name of the pool", name.as_str(), &what, yes)?;
-            let body = Confirm { confirm: name.to_string() };
-            let job: One<Job> = daemon.post(&format!("/api/v1/pools/{name}/destroy"), &body)?;
-            let job = daemon.follow(job)?;
-            daemon.print(&job, |_| {
-                tell(format_args!("pool \"{name}\" is gone; its cache devices are free"));
-                if !absent.is_empty() {
-                    let absent = absent.join(", ");
-                    tell(format_args!("note: not erased, for it was absent: {absent}"));
-                }
-            });
+        Command::Destroy { name, yes, dry_run: false } => consent::destroy(&name, yes, &daemon)?,
+        Command::Bypass { name, dry_run: true, .. } => {
+            return daemon.plan(&Change::BypassPool(name));
         }
+        Command::Bypass { name, yes, dry_run: false } => consent::bypass(&name, yes, &daemon)?,
     }
     Ok(())
-}
-
-/// Has it confirmed that a pool is opened without what is missing, if it can be.
-fn confirm_loss(body: &ImportPool, daemon: &Daemon<'_>) -> Result<()> {
-    let pool = &body.pool;
-    daemon.post::<Plan>("/api/v1/plan", &Change::ImportPool(body.clone()))?;
-    let what = format!(
-        "Pool \"{pool}\" is opened without the cache devices that are missing: writes that only they hold are lost, and \
-         they are never taken back"
-    );
-    let which = if is_identity(pool) { "the identity of the pool" } else { "the name of the pool" };
-    confirm(which, pool, &what, false)
-}
-
-/// The cache devices of a pool that are not there, and so are not among those that are erased: where they were last, and
-/// which ones they are, for another disk may be there now.
-fn absent(pool: &Pool, erased: &[PathBuf]) -> Vec<String> {
-    let is_absent = |member: &&Member| {
-        let is_erased = member.path.as_ref().is_some_and(|path| erased.contains(path));
-        !member.state.is_there() && !is_erased
-    };
-    let name = |member: &Member| match &member.path {
-        Some(path) => format!("{} ({})", path.display(), member.id),
-        None => member.id.clone(),
-    };
-    pool.members.iter().filter(is_absent).map(name).collect()
 }
 
 /// The write budget of a pool to be, in bytes a day; its size is known from a plan of it.

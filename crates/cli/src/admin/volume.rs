@@ -373,6 +373,8 @@ fn state_name(state: VolumeState) -> &'static str {
         VolumeState::OriginMissing => "origin-missing",
         VolumeState::OriginRefused => "origin-refused",
         VolumeState::OriginFailed => "origin-failed",
+        VolumeState::Bypassed => "bypassed",
+        VolumeState::Withheld => "withheld",
         VolumeState::Offline => "offline",
         VolumeState::Planned => "planned",
     }
@@ -399,6 +401,14 @@ fn mode_at_length(volume: &Volume) -> String {
             format!("{} ({reason})", mode_name(volume.mode))
         }
         _ => mode_in_short(volume),
+    }
+}
+
+/// Its size; of one whose pool is not there to ask nobody knows it.
+fn size(volume: &Volume) -> String {
+    match volume.size_bytes {
+        0 => "-".to_owned(),
+        bytes => text::bytes(bytes),
     }
 }
 
@@ -457,7 +467,7 @@ fn print_list(volumes: &[Volume]) {
                 state_name(volume.state).to_owned(),
                 mode_in_short(volume),
                 volume.population.profile.to_string(),
-                text::bytes(volume.size_bytes),
+                size(volume),
                 dirty(volume),
                 held_within(volume),
                 volume.origin.clone(),
@@ -554,7 +564,7 @@ pub(super) fn print_line(volume: &Volume) {
     let mut what = format!(
         "{}  {mode}, {}, {} dirty, {}, origin {}",
         volume.name,
-        text::bytes(volume.size_bytes),
+        size(volume),
         dirty(volume),
         space(volume),
         volume.origin
@@ -586,9 +596,23 @@ fn print_volume(daemon: &Daemon<'_>, volume: &Volume) {
         }
     }
     say(text::beside("mode     ", &mode_at_length(volume)));
-    say(format_args!("size     {}", text::bytes(volume.size_bytes)));
+    say(format_args!("size     {}", size(volume)));
     say(format_args!("origin   {}", volume.origin));
     say(text::beside("dirty    ", &dirt(volume)));
+    // Where no cache device is there to ask, its settings are not known.
+    if !volume.population.reason.is_empty() {
+        print_caching(volume);
+    }
+    for uri in &volume.exports {
+        match uri.as_str() {
+            "" => say(text::beside("export   ", &unserved(daemon, volume))),
+            uri => say(format_args!("export   {uri}")),
+        }
+    }
+}
+
+/// How it is cached.
+fn print_caching(volume: &Volume) {
     say(text::beside("cache    ", &space(volume)));
     say(text::beside("destage  ", &destaged(volume)));
     say(text::beside("streams  ", &streams(volume)));
@@ -602,12 +626,6 @@ fn print_volume(daemon: &Daemon<'_>, volume: &Volume) {
         population.reason
     );
     say(text::beside("profile  ", &what));
-    for uri in &volume.exports {
-        match uri.as_str() {
-            "" => say(text::beside("export   ", &unserved(daemon, volume))),
-            uri => say(format_args!("export   {uri}")),
-        }
-    }
 }
 
 #[cfg(test)]

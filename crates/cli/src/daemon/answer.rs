@@ -58,6 +58,12 @@ impl Daemon {
             Call::ExportPool(name, reply) => {
                 self.change(reply, |it| async move { it.export_pool(name.as_str()).await });
             }
+            Call::BypassPool(name, body, reply) => {
+                self.change(
+                    reply,
+                    |it| async move { it.bypass_pool(&name, &body).await.map(One::of) },
+                );
+            }
             Call::DestroyPool(name, body, reply) => {
                 self.change(reply, |it| async move { it.destroy_pool(&name, &body).map(One::of) });
             }

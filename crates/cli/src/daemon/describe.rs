@@ -1,5 +1,6 @@
 //! How everything is, in the API's words.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -16,6 +17,7 @@ use forebay_engine::ids::DeviceId;
 use forebay_engine::policy::Worth;
 use forebay_engine::{OriginTrouble, Redundancy};
 
+use super::direct::left_behind;
 use super::jobs::Aim;
 use super::population;
 use super::scan::{Found, newest};
@@ -65,7 +67,12 @@ fn summary(pools: &[api::Pool]) -> String {
     let needs_look = |pool: &&api::Pool| {
         !pool.action.is_empty() || pool.usage.is_some() && pool.health == PoolHealth::Failed
     };
-    let closed = pools.iter().filter(|pool| pool.usage.is_none()).count();
+    // Of one that is served without them it is known, unless something is withheld.
+    let is_withheld = |volume: &api::Volume| volume.state == VolumeState::Withheld;
+    let is_known = |pool: &api::Pool| {
+        pool.state == PoolState::Bypassed && !pool.volumes.iter().any(is_withheld)
+    };
+    let closed = pools.iter().filter(|pool| pool.usage.is_none() && !is_known(pool)).count();
     let (unwell, troubled) =
         (pools.iter().filter(is_unwell).count(), pools.iter().filter(needs_look).count());
     let all = plural(pools.len(), "pool");
@@ -357,6 +364,9 @@ impl Daemon {
         if let Some(open) = &open {
             tell_of_members(open, &mut members);
         }
+        if slot.direct().is_some() {
+            left_behind(&mut members);
+        }
         for member in members.iter_mut().filter(|member| member.state.is_there()) {
             member.health = self.health_of(&member.id);
         }
@@ -365,7 +375,8 @@ impl Daemon {
             let describe = |v| self.describe_record(slot, open.as_deref(), superblock, v);
             superblock.volumes.iter().filter_map(describe).collect()
         };
-        let volumes = superblock.as_ref().map_or_else(Vec::new, described);
+        let asked = superblock.as_ref().filter(|_| slot.direct().is_none());
+        let volumes = asked.map_or_else(|| self.describe_unopened(slot), described);
         let last_scrub = self.jobs.last_ended_of(&Aim::Scrub(record.name.clone()));
         let usage_of = |(open, s): (&Rc<Open>, _)| {
             usage(open, s, &record, last_scrub.as_ref(), self.runtime().now())
@@ -537,7 +548,7 @@ impl Daemon {
         let (effective_mode, effective_reason) = open.map_or_else(Effective::default, |open| {
             effective(open, superblock, record, api_mode(mode))
         });
-        let exports = self.uris(slot, open, &record.name);
+        let exports = self.uris(slot, &record.name);
         let (sequential_writes, sequential_when) = sequential(&record.settings);
         let unknown = Worth { is_doubted: true, percent: None };
         let streams = online.as_ref().map_or(unknown, |(_, volume)| volume.streams());
@@ -575,20 +586,20 @@ impl Daemon {
     }
 
     /// The exports of one volume.
-    fn uris(&self, slot: &Slot, open: Option<&Open>, volume: &str) -> Vec<Export> {
+    pub(super) fn uris(&self, slot: &Slot, volume: &str) -> Vec<Export> {
         let record = slot.record.borrow();
         let own = record.exports.iter().filter(|export| export.volume.as_str() == volume);
         let describe = |export: &super::state::ExportRecord| {
             let name = VolumeName { pool: record.name.clone(), volume: export.volume.clone() };
-            let exports = open.map(|open| open.exports.borrow());
-            let serving = exports.as_ref().and_then(|exports| exports.get(volume));
-            let (uri, clients, reason) = match serving {
-                Some(Serving::Live(host)) => {
-                    (host.uris.first().cloned().unwrap_or_default(), host.clients(), String::new())
+            let told = |exports: &BTreeMap<String, Serving>| match exports.get(volume)? {
+                Serving::Live(host) => {
+                    let uri = host.uris.first().cloned().unwrap_or_default();
+                    Some((uri, host.clients(), String::new()))
                 }
-                Some(Serving::Failed { why, .. }) => (String::new(), 0, why.what().to_owned()),
-                None => (String::new(), 0, "its volume is not online".to_owned()),
+                Serving::Failed { why, .. } => Some((String::new(), 0, why.what().to_owned())),
             };
+            let absent = || (String::new(), 0, "its volume is not online".to_owned());
+            let (uri, clients, reason) = slot.of_exports(told).flatten().unwrap_or_else(absent);
             let (read_only, tls) = (export.read_only, self.tls_use(export));
             Export { volume: name, uri, clients, read_only, tls, reason }
         };
@@ -598,13 +609,12 @@ impl Daemon {
     pub(super) fn describe_exports(&self) -> Vec<Export> {
         let mut all = Vec::new();
         for slot in self.all_slots() {
-            let open = slot.open();
             let volumes: Vec<String> = {
                 let record = slot.record.borrow();
                 record.exports.iter().map(|export| export.volume.to_string()).collect()
             };
             for volume in volumes {
-                all.extend(self.uris(&slot, open.as_deref(), &volume));
+                all.extend(self.uris(&slot, &volume));
             }
         }
         all

@@ -167,6 +167,9 @@ impl Daemon {
         let hint = "or stop without --destage: it stays safe in the cache";
         for slot in self.slots.borrow().values() {
             let name = slot.record.borrow().name.to_string();
+            if slot.owes_nothing() {
+                continue;
+            }
             let Some(open) = slot.open() else {
                 let what = format!("pool \"{name}\" is not open, so what it holds stays in it");
                 return Err(Failure::coded(Code::Refused, what)
@@ -296,7 +299,11 @@ impl Daemon {
         let stop = |(name, slot): (String, Rc<Slot>)| {
             let (it, result, until) = (self, &result, self.reactor.now());
             async move {
-                let State::Open(open) = slot.transition(State::Waiting { until }) else { return };
+                let open = match slot.transition(State::Waiting { until }) {
+                    State::Open(open) => open,
+                    State::Bypassed(direct) => return it.stop_direct(&slot, &direct).await,
+                    State::Waiting { .. } | State::Failed(_) => return,
+                };
                 if let Err(failure) = it.stop_pool(&name, open).await {
                     it.journal.warn("pool-failed", &name, failure.what());
                     *result.borrow_mut() = Err(failure.on(format!("stopping pool \"{name}\"")));

@@ -1,5 +1,7 @@
 //! Exports: where clients reach volumes.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -35,13 +37,27 @@ impl Daemon {
 
     /// Starts the export of a volume that has come online, if it has one.
     pub(super) async fn start_export(&self, slot: &Slot, open: &Rc<Open>, volume: &str) {
+        let serve = async |name: &VolumeName, record: &ExportRecord, patience| {
+            self.serve_export(open, name, record, patience).await
+        };
+        self.start_serving(slot, &open.exports, volume, serve).await;
+    }
+
+    /// The same by who can `serve` it, among its pool's `exports`.
+    pub(super) async fn start_serving(
+        &self,
+        slot: &Slot,
+        exports: &RefCell<BTreeMap<String, Serving>>,
+        volume: &str,
+        serve: impl AsyncFnOnce(&VolumeName, &ExportRecord, Nanos) -> Result<Host>,
+    ) {
         let pool = slot.record.borrow().name.clone();
         let record = {
             let record = slot.record.borrow();
             record.exports.iter().find(|export| export.volume.as_str() == volume).cloned()
         };
         let Some(record) = record else { return };
-        let known = match open.exports.borrow().get(volume) {
+        let known = match exports.borrow().get(volume) {
             Some(Serving::Live(_)) => return,
             Some(Serving::Failed { why, .. }) => Some(why.what().to_owned()),
             None => None,
@@ -49,7 +65,7 @@ impl Daemon {
         // Only the first time a killed daemon may just be about to let go of the address.
         let patience = if known.is_none() { PATIENCE } else { 0 };
         let name = VolumeName { pool: pool.clone(), volume: record.volume.clone() };
-        let serving = match self.serve_export(open, &name, &record, patience).await {
+        let serving = match serve(&name, &record, patience).await {
             Ok(host) => Serving::Live(host),
             Err(why) => {
                 if known.as_deref() != Some(why.what()) {
@@ -59,33 +75,37 @@ impl Daemon {
                 Serving::Failed { why, retry_at: self.reactor.now() + RETRY_INTERVAL }
             }
         };
-        open.exports.borrow_mut().insert(volume.to_owned(), serving);
+        exports.borrow_mut().insert(volume.to_owned(), serving);
     }
 
     /// Tries again to serve what could not be served.
     pub(super) async fn retry_exports(&self, slot: &Slot, open: &Rc<Open>) {
-        let now = self.reactor.now();
-        let due = |serving: &Serving| matches!(serving, Serving::Failed { retry_at, .. } if *retry_at <= now);
-        let failed: Vec<String> = {
-            let exports = open.exports.borrow();
-            exports.iter().filter(|(_, s)| due(s)).map(|(volume, _)| volume.clone()).collect()
-        };
-        for volume in failed {
+        let due = self.due(&open.exports.borrow());
+        for volume in due {
             self.start_export(slot, open, &volume).await;
         }
+    }
+
+    /// The volumes whose exports are to be tried again now.
+    pub(super) fn due(&self, exports: &BTreeMap<String, Serving>) -> Vec<String> {
+        let now = self.reactor.now();
+        let due = |serving: &Serving| matches!(serving, Serving::Failed { retry_at, .. } if *retry_at <= now);
+        exports.iter().filter(|(_, s)| due(s)).map(|(volume, _)| volume.clone()).collect()
     }
 
     /// Whether an export that could not be served is to be there.
     pub(super) fn is_retried_at(&self, path: &Path) -> bool {
         let slots = self.slots.borrow();
         slots.values().any(|slot| {
-            let Some(open) = slot.open() else { return false };
-            let (record, exports) = (slot.record.borrow(), open.exports.borrow());
-            record.exports.iter().any(|export| {
-                let is_there = matches!(&export.place, Place::Socket(at) if at == path);
-                let serving = exports.get(export.volume.as_str());
-                is_there && matches!(serving, Some(Serving::Failed { .. }))
-            })
+            let record = slot.record.borrow();
+            let is_retried = |exports: &BTreeMap<String, Serving>| {
+                record.exports.iter().any(|export| {
+                    let is_there = matches!(&export.place, Place::Socket(at) if at == path);
+                    let serving = exports.get(export.volume.as_str());
+                    is_there && matches!(serving, Some(Serving::Failed { .. }))
+                })
+            };
+            slot.of_exports(is_retried).unwrap_or(false)
         })
     }
 
@@ -102,13 +122,24 @@ impl Daemon {
             None => return Err(Failure::coded(Code::NotFound, "its volume is gone")),
         };
         let (terms, places) = self.terms(record)?;
-        let (doors, is_new) = self.doors(name, &places, patience).await?;
-        if is_new {
-            self.keep_doors(name, &doors).await;
-        }
+        let doors = self.doors_kept(name, &places, patience).await?;
         let readers = open.members.borrow().readers_for(&self.crew)?;
         let readers = (open.pool.superblock().pool, readers);
         Host::start(&self.reactor, doors, readers, &volume, &terms, &self.crew).await
+    }
+
+    /// Where clients of an export can connect from now on.
+    pub(super) async fn doors_kept(
+        &self,
+        name: &VolumeName,
+        places: &Places<'_>,
+        patience: Nanos,
+    ) -> Result<Doors> {
+        let (doors, is_new) = self.doors(name, places, patience).await?;
+        if is_new {
+            self.keep_doors(name, &doors).await;
+        }
+        Ok(doors)
     }
 
     /// Where clients of an export can connect, and whether they could not before.
@@ -255,7 +286,11 @@ impl Daemon {
         *slot.record.borrow_mut() = record;
         if let Some(open) = slot.open() {
             let serving = open.exports.borrow_mut().remove(name.volume.as_str());
-            self.stop_hosts(&open, serving.into_iter().collect()).await;
+            self.stop_hosts(|| open.is_held_up(), serving.into_iter().collect()).await;
+        }
+        if let Some(direct) = slot.direct() {
+            let serving = direct.exports.borrow_mut().remove(name.volume.as_str());
+            self.stop_hosts(|| direct.is_busy(), serving.into_iter().collect()).await;
         }
         self.forget_door(name).await;
         let what = format!("volume \"{name}\" is not exported any more");
@@ -265,19 +300,20 @@ impl Daemon {
 
     /// Closes all exports of a pool; they come back with it.
     pub(super) async fn stop_exports(&self, open: &Open) {
-        self.stop_hosts(open, open.exports.take().into_values().collect()).await;
+        let serving = open.exports.take().into_values().collect();
+        self.stop_hosts(|| open.is_held_up(), serving).await;
     }
 
     /// Closes exports, all at the same time: nobody is answered by a pool that has begun to stop because another
     /// one's client waits. Where requests are stuck at an origin, connections are cut off.
-    async fn stop_hosts(&self, open: &Open, serving: Vec<Serving>) {
+    pub(super) async fn stop_hosts(&self, is_held_up: impl Fn() -> bool, serving: Vec<Serving>) {
         let live = |serving| match serving {
             Serving::Live(host) => Some(host),
             _ => None,
         };
         let hosts: Vec<Host> = serving.into_iter().filter_map(live).collect();
         let stopped = all(hosts.iter().map(Host::stop).collect());
-        if self.unless_stuck(|| open.is_held_up(), stopped).await.is_none() {
+        if self.unless_stuck(is_held_up, stopped).await.is_none() {
             all(hosts.iter().map(Host::cut_off).collect()).await;
         }
     }
@@ -292,12 +328,11 @@ impl Daemon {
 
     /// Refuses while clients are connected to a pool.
     pub(super) fn refuse_clients(&self, slot: &Slot) -> Result<()> {
-        let Some(open) = slot.open() else { return Ok(()) };
-        let exports = open.exports.borrow();
-        let busy = exports.iter().find_map(|(volume, serving)| match serving {
-            Serving::Live(host) if host.clients() > 0 => Some((volume, host.clients())),
+        let is_busy = |(volume, serving): (&String, &Serving)| match serving {
+            Serving::Live(host) if host.clients() > 0 => Some((volume.clone(), host.clients())),
             _ => None,
-        });
+        };
+        let busy = slot.of_exports(|exports| exports.iter().find_map(is_busy)).flatten();
         let Some((volume, count)) = busy else { return Ok(()) };
         let name = format!("{}/{volume}", slot.record.borrow().name);
         let clients = match count {

@@ -10,6 +10,7 @@
 mod acceptance;
 mod advisor;
 mod answer;
+mod bypass;
 mod certificate;
 mod check;
 pub(crate) mod config;
@@ -18,10 +19,12 @@ mod daytime;
 mod describe;
 mod destruction;
 mod devices;
+mod direct;
 mod ending;
 mod exports;
 mod health;
 mod history;
+mod import;
 mod jobs;
 pub(crate) mod journal;
 mod log;
@@ -65,13 +68,14 @@ use forebay_device::real::net::Bound;
 use forebay_device::real::passed::Passed;
 use forebay_device::real::reactor::{self, Reactor};
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
-use forebay_engine::format::Host as Machine;
+use forebay_engine::format::{Host as Machine, WitnessVolume};
 use forebay_engine::{Pool, Volume};
 use forebay_export::nbd::Tls;
 
 use self::advisor::Advisors;
 use self::config::Config;
 pub(crate) use self::describe::mode_name;
+use self::direct::Direct;
 use self::jobs::Jobs;
 use self::journal::Journal;
 use self::log::Log;
@@ -135,6 +139,8 @@ struct Slot {
     told: Cell<Told>,
     /// Whether it is being opened.
     opening: Cell<bool>,
+    /// Its volumes as its witness has them, while none of its devices is there.
+    witnessed: RefCell<Vec<WitnessVolume>>,
     /// Why its record cannot be read, if so: it is known by its identity alone, and its record is left as it is.
     unreadable: Option<Failure>,
 }
@@ -150,6 +156,11 @@ struct Slot {
 ///     |        closed     |                     |
 ///     '---------------> Open <------------------'
 ///       devices there               a person has decided
+///
+///                no device is there, and a person has decided
+///    Waiting, Failed ---------------------------------------> Bypassed
+///    Waiting <-----------------------------------------------    |
+///                closed, or a person wants the devices back <----'
 /// ```
 enum State {
     /// Not open, and to be opened when its devices are there.
@@ -160,6 +171,8 @@ enum State {
     /// Not open, and not to be opened until somebody asks.
     Failed(Failure),
     Open(Rc<Open>),
+    /// Served without its devices, and not opened with them until somebody asks.
+    Bypassed(Rc<Direct>),
 }
 
 /// An open pool. Who clones the `Rc` across an `await` holds `changing`.
@@ -421,7 +434,11 @@ impl Daemon {
         let mut slots = self.slots.borrow_mut();
         for record in records {
             let name = record.name.to_string();
-            slots.insert(name, Rc::new(Slot::new(record, State::Waiting { until })));
+            let state = match record.bypassed.is_some() && !record.destroying {
+                true => State::Bypassed(Rc::default()),
+                false => State::Waiting { until },
+            };
+            slots.insert(name, Rc::new(Slot::new(record, state)));
         }
         for (id, failure) in unreadable {
             self.journal.warn("pool-failed", id.as_str(), failure.what());

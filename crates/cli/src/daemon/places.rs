@@ -134,6 +134,15 @@ impl Daemon {
                 all.extend(spare.files().map(|(path, file)| one(path, false, file)));
             }
         }
+        for slot in self.slots.borrow().values() {
+            let pool = slot.record.borrow().name.to_string();
+            all.extend(slot.direct_files().into_iter().map(|(path, file)| InUse {
+                pool: pool.clone(),
+                path,
+                is_origin: true,
+                file: Rc::downgrade(&file),
+            }));
+        }
         all
     }
 

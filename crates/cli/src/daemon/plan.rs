@@ -293,6 +293,7 @@ impl Daemon {
             Change::ImportPool(body) => self.plan_import(&body).await,
             Change::SetPool { pool, settings } => self.plan_set_pool(&pool, &settings).await,
             Change::ExportPool(name) => self.plan_export_pool(&name).await,
+            Change::BypassPool(name) => self.plan_bypass(&name).await,
             Change::DestroyPool(name) => self.plan_destroy(&name).await,
             Change::AddDevice { pool, ssd } => self.plan_add_device(&pool, &ssd).await,
             Change::GrowDevice { pool, device } => self.plan_grow_device(&pool, &device).await,
@@ -321,6 +322,10 @@ impl Daemon {
 
     async fn plan_import(&self, body: &ImportPool) -> Result<Plan> {
         let (pool, is_new) = self.look_for_import(body).await?;
+        let known = self.known_closed(&body.pool)?.filter(|slot| slot.direct().is_some());
+        if let Some(slot) = &known {
+            self.may_leave_bypass(slot, body.accept_missing).await?;
+        }
         if pool.state == PoolState::HeldElsewhere && !body.take_over {
             let what = format!("pool \"{}\" is not free: {}", pool.name, pool.summary);
             return Err(Failure::coded(Code::HeldElsewhere, what).hint(pool.action));
@@ -334,6 +339,17 @@ impl Daemon {
         let mut steps = Vec::new();
         if is_new {
             steps.push("it is this daemon's from then on, and opened at each start".to_owned());
+        }
+        if known.is_some() {
+            steps.push(
+                "its volumes are not served straight from their origins any more: clients are disconnected, and \
+                 may connect again"
+                    .to_owned(),
+            );
+            steps.push(
+                "what its cache devices have of clean data is not believed, for the origins were written to"
+                    .to_owned(),
+            );
         }
         steps.push(match missing {
             0 => format!("it is opened with {}", plural(present, "cache device")),

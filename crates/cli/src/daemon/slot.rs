@@ -12,7 +12,7 @@ use forebay_engine::ids::DeviceId;
 use super::scan::{Sight, Unread, is_complete, of_pool};
 use super::state::Record;
 use super::waiting::Told;
-use super::{Open, Slot, State};
+use super::{Direct, Open, Serving, Slot, State};
 use crate::failure::Failure;
 
 /// A [`State`], without what it holds.
@@ -21,16 +21,16 @@ enum Kind {
     Waiting,
     Failed,
     Open,
+    Bypassed,
 }
 
 impl Kind {
     fn may_become(self, next: Kind) -> bool {
-        use Kind::{Failed, Open, Waiting};
+        use Kind::{Bypassed, Failed, Open, Waiting};
         match self {
             // It is waited anew once others are there, and when a pool is closed that was not open.
-            Waiting => matches!(next, Waiting | Failed | Open),
-            Failed => matches!(next, Waiting | Failed | Open),
-            Open => matches!(next, Waiting),
+            Waiting | Failed => true,
+            Open | Bypassed => matches!(next, Waiting),
         }
     }
 }
@@ -41,6 +41,7 @@ impl State {
             State::Waiting { .. } => Kind::Waiting,
             State::Failed(_) => Kind::Failed,
             State::Open(_) => Kind::Open,
+            State::Bypassed(_) => Kind::Bypassed,
         }
     }
 }
@@ -65,6 +66,7 @@ impl Slot {
             state: RefCell::new(state),
             told: Cell::new(Told::Nothing),
             opening: Cell::new(false),
+            witnessed: RefCell::default(),
             unreadable: None,
         }
     }
@@ -115,18 +117,40 @@ impl Slot {
             _ => None,
         }
     }
+
+    /// What is served of it, if it is served without its devices.
+    pub(super) fn direct(&self) -> Option<Rc<Direct>> {
+        match &*self.state.borrow() {
+            State::Bypassed(direct) => Some(Rc::clone(direct)),
+            _ => None,
+        }
+    }
+
+    /// Looks at its exports, if it serves.
+    pub(super) fn of_exports<T>(
+        &self,
+        look: impl FnOnce(&BTreeMap<String, Serving>) -> T,
+    ) -> Option<T> {
+        match &*self.state.borrow() {
+            State::Open(open) => Some(look(&open.exports.borrow())),
+            State::Bypassed(direct) => Some(look(&direct.exports.borrow())),
+            State::Waiting { .. } | State::Failed(_) => None,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Kind::{self, Failed, Open, Waiting};
+    use super::Kind::{self, Bypassed, Failed, Open, Waiting};
 
     #[test]
     fn a_pool_goes_only_where_the_diagram_has_an_arrow() {
-        let all = [Waiting, Failed, Open];
+        let all = [Waiting, Failed, Open, Bypassed];
         let legal = |from: Kind| all.map(|to| from.may_become(to));
-        assert_eq!(legal(Waiting), [true, true, true]);
-        assert_eq!(legal(Failed), [true, true, true]);
-        assert_eq!(legal(Open), [true, false, false]);
+        assert_eq!(legal(Waiting), [true; 4]);
+        assert_eq!(legal(Failed), [true; 4]);
+        for serving in [Open, Bypassed] {
+            assert_eq!(legal(serving), [true, false, false, false]);
+        }
     }
 }

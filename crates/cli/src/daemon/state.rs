@@ -17,7 +17,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use forebay_control::api::Place;
+use forebay_control::api::{Mode, Place};
 use forebay_control::name::Name;
 use forebay_device::real::reactor::Reactor;
 use forebay_engine::format::{Witness, WitnessVolume};
@@ -59,6 +59,32 @@ pub(super) struct Record {
     /// Cache devices that were lost and replaced, as long as the pool's superblock still has their numbers.
     #[serde(default)]
     pub(super) replaced: BTreeSet<String>,
+    /// It is served without its cache devices: it is not opened with them before a person has asked for that.
+    #[serde(default)]
+    pub(super) bypassed: Option<Bypassed>,
+}
+
+/// How a pool is served without its cache devices.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Bypassed {
+    /// The epoch that its witness began with that. Its cache devices know older ones, and are stale.
+    pub(super) epoch: u64,
+    pub(super) volumes: Vec<BypassedVolume>,
+}
+
+/// A volume of such a pool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct BypassedVolume {
+    pub(super) name: Name,
+    pub(super) origin: String,
+    pub(super) mode: Mode,
+    /// Whether its origin may lack what only the cache devices have: it is not served.
+    pub(super) withheld: bool,
+    /// Its size, and what names its origin, if anything does; known once that was there. Another disk is not taken for it.
+    #[serde(default)]
+    pub(super) size_bytes: Option<u64>,
+    #[serde(default)]
+    pub(super) identity: Option<String>,
 }
 
 /// Pools of which the record cannot be read, by identity, and why.
@@ -78,6 +104,7 @@ impl Record {
             replacing: None,
             destroying: false,
             replaced: BTreeSet::new(),
+            bypassed: None,
         }
     }
 }
@@ -224,19 +251,34 @@ impl StateDir {
     /// The volumes of a pool as its witness has them, for when none of its devices is there to ask; none if it has no
     /// witness.
     pub(super) async fn witnessed(&self, id: &str) -> Result<Vec<WitnessVolume>> {
-        let path = self.pool_dir(id).join("witness");
-        let target = path.clone();
-        let bytes = self.lane.run(move || crate::witness::read(&target)).await;
-        let Some(bytes) = bytes.map_err(|error| cannot("read", &path, &error))? else {
-            return Ok(Vec::new());
-        };
+        let Some(bytes) = self.read_witness(id).await? else { return Ok(Vec::new()) };
         let witness = Witness::decode(&bytes).map_err(|error| {
+            let path = self.pool_dir(id).join("witness");
             Failure::new(format!("cannot read the witness {}: {error}", path.display())).hint(
                 "as long as that pool is not open it alone knows its origins: attach the pool's cache devices; or \
                  forget it: `forebay pool export`",
             )
         })?;
         Ok(witness.volumes)
+    }
+
+    /// The witness of a pool, if it has one.
+    pub(super) async fn read_witness(&self, id: &str) -> Result<Option<Vec<u8>>> {
+        let path = self.pool_dir(id).join("witness");
+        let target = path.clone();
+        let bytes = self.lane.run(move || crate::witness::read(&target)).await;
+        bytes.map_err(|error| cannot("read", &path, &error))
+    }
+
+    /// Replaces the witness of a pool that is not open, durably.
+    pub(super) async fn store_witness(&self, id: &str, bytes: Vec<u8>) -> Result<()> {
+        let path = self.pool_dir(id).join("witness");
+        let target = path.clone();
+        let stored = self.lane.run(move || replace(&target, &bytes)).await;
+        stored.map_err(|error| {
+            Failure::system(format!("store {}", path.display()), &error)
+                .hint("make room on the file system of state_dir")
+        })
     }
 
     /// Where the witness of a pool is that is being made.

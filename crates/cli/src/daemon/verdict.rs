@@ -10,6 +10,7 @@ use forebay_engine::Redundancy;
 use forebay_engine::format::{Superblock, VolumeRecord};
 
 use super::describe::clean_in;
+use super::direct::{on_origins, way_out};
 use super::pools::lost_of;
 use super::scan::{Unread, newest};
 use super::volumes::{BLOCK_BYTES, missing_state};
@@ -28,7 +29,11 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    fn new(state: PoolState, summary: impl Into<String>, action: impl Into<String>) -> Verdict {
+    pub(super) fn new(
+        state: PoolState,
+        summary: impl Into<String>,
+        action: impl Into<String>,
+    ) -> Verdict {
         Verdict { state, health: state.health(), summary: summary.into(), action: action.into() }
     }
 
@@ -242,11 +247,19 @@ impl Daemon {
                         let lease_s = superblock.lease_ms().div_ceil(1_000).into();
                         being_opened(self.awaits_lease(&own).then_some(lease_s))
                     }
-                    _ => waiting(seen.len(), &unread, &slot.record.borrow().ssds, name),
+                    _ => {
+                        let witnessed = slot.witnessed.borrow();
+                        let volumes = witnessed
+                            .iter()
+                            .map(|it| (format!("{name}/{}", it.name), it.may_be_dirty));
+                        let known = on_origins(volumes);
+                        waiting(seen.len(), &unread, &slot.record.borrow().ssds, name, known)
+                    }
                 }
             }
             State::Failed(failure) => not_open(failure, name),
             State::Open(open) => self.judge(slot, open, name),
+            State::Bypassed(direct) => self.judge_direct(slot, direct, name),
         };
         verdict.with_health(members, name)
     }
@@ -260,11 +273,7 @@ impl Daemon {
             );
         }
         if open.pool.is_latched() {
-            return Verdict::new(
-                PoolState::Latched,
-                "A device error has stopped all writing; what can be read is served.",
-                "see `forebay events`; mend the device, then restart the daemon",
-            );
+            return latched(&open.pool.superblock(), name);
         }
         let superblock = open.pool.superblock();
         let lost: Vec<_> = lost_of(&superblock, &slot.record.borrow().replaced).collect();
@@ -395,9 +404,29 @@ fn being_opened(lease_s: Option<u64>) -> Verdict {
     Verdict::new(PoolState::Waiting, format!("It is being opened.{lease}"), "")
 }
 
+/// A pool that has stopped writing.
+fn latched(superblock: &Superblock, name: &str) -> Verdict {
+    let volumes = superblock.volumes.iter();
+    let (known, is_some_clean) =
+        on_origins(volumes.map(|v| (format!("{name}/{}", v.name), v.may_be_dirty)));
+    let summary =
+        format!("A device error has stopped all writing; what can be read is served. {known}");
+    let out = way_out(name, is_some_clean);
+    let action =
+        format!("see `forebay events`; mend the cache devices, then restart the daemon{out}");
+    Verdict::new(PoolState::Latched, summary.trim_end(), action)
+}
+
 /// A pool of whose cache devices so many are there, and these cannot be read, and not all are; they were last at these
 /// places. With none of them it cannot be opened, whoever asks for it.
-fn waiting(seen: usize, unread: &[Unread], ssds: &[PathBuf], name: &str) -> Verdict {
+fn waiting(
+    seen: usize,
+    unread: &[Unread],
+    ssds: &[PathBuf],
+    name: &str,
+    (known, is_some_clean): (String, bool),
+) -> Verdict {
+    let out = way_out(name, is_some_clean);
     let (what, action) = match (seen, unread) {
         (0, []) => {
             let last: Vec<_> = ssds.iter().map(|path| path.display().to_string()).collect();
@@ -405,23 +434,24 @@ fn waiting(seen: usize, unread: &[Unread], ssds: &[PathBuf], name: &str) -> Verd
                 true => String::new(),
                 false => format!("; they were last at {}", last.join(", ")),
             };
-            let what = "It waits for its cache devices, of which none is there.";
-            (what, format!("attach them{places}"))
+            let what = format!("It waits for its cache devices, of which none is there. {known}");
+            (what, format!("attach them{places}{out}"))
         }
-        (0, [first, ..]) => {
-            ("It waits for its cache devices, of which none can be read.", first.advice())
-        }
+        (0, [first, ..]) => (
+            format!("It waits for its cache devices, of which none can be read. {known}"),
+            format!("{}{out}", first.advice()),
+        ),
         (_, []) => (
-            "It waits for cache devices that are not there.",
+            "It waits for cache devices that are not there.".to_owned(),
             format!("attach them; or do not wait: `forebay pool import {name}`"),
         ),
         (_, [first, ..]) => (
-            "It waits for cache devices that are not there, or cannot be read.",
+            "It waits for cache devices that are not there, or cannot be read.".to_owned(),
             format!("{}; or do not wait: `forebay pool import {name}`", first.advice()),
         ),
     };
     let unread: String = unread.iter().map(|unread| format!(" {}.", unread.said())).collect();
-    Verdict::new(PoolState::Waiting, format!("{what}{unread}"), action)
+    Verdict::new(PoolState::Waiting, format!("{}{unread}", what.trim_end()), action)
 }
 
 /// A pool that could not be opened, and why.
@@ -487,16 +517,32 @@ mod tests {
         );
         assert!(opened.action.is_empty() && !opened.summary.contains("  "), "{}", opened.summary);
         assert_eq!(being_opened(None).summary, "It is being opened.");
-        let waits = waiting(1, &[], &[], "fast");
+        let waits = waiting(1, &[], &[], "fast", on_origins([].into_iter()));
         assert!(waits.summary.contains("not there") && waits.action.contains("import fast"));
     }
 
     /// With none of its devices it cannot be imported.
     #[test]
     fn a_pool_without_any_cache_device_is_not_to_be_imported() {
-        let gone = waiting(0, &[], &["/dev/a".into(), "/dev/b".into()], "fast");
+        let known = |volumes: &[(&str, bool)]| {
+            on_origins(volumes.iter().map(|(name, is_dirty)| ((*name).to_owned(), *is_dirty)))
+        };
+        let at = ["/dev/a".into(), "/dev/b".into()];
+        let gone = waiting(0, &[], &at, "fast", known(&[("fast/a", true)]));
         assert_eq!(gone.action, "attach them; they were last at /dev/a, /dev/b");
-        assert_eq!(waiting(0, &[], &[], "fast").action, "attach them");
+        assert!(
+            gone.summary.ends_with("may lack data that only its cache devices have: \"fast/a\".")
+        );
+        let nothing = waiting(0, &[], &[], "fast", known(&[]));
+        assert_eq!(nothing.action, "attach them");
+        assert_eq!(nothing.summary, "It waits for its cache devices, of which none is there.");
+        let some = waiting(0, &[], &[], "fast", known(&[("fast/a", true), ("fast/b", false)]));
+        assert!(
+            some.summary.contains("The origins of \"fast/b\" have all of their data; those of")
+        );
+        assert!(some.action.ends_with("`forebay pool bypass fast`"), "{}", some.action);
+        let whole = waiting(0, &[], &[], "fast", known(&[("fast/b", false)]));
+        assert!(whole.summary.ends_with(" Every origin has all of its data."), "{}", whole.summary);
     }
 
     /// The commands that a text quotes.
@@ -526,7 +572,8 @@ mod tests {
         actions.extend([
             for_lost("fast", "bbbb", &[]),
             for_lost("fast", "bbbb", &["cccc".to_owned()]),
-            waiting(1, &[], &[], "fast").action,
+            waiting(1, &[], &[], "fast", on_origins([].into_iter())).action,
+            waiting(0, &[], &[], "fast", (String::new(), true)).action,
             failed(Code::NeedsDecision, accept),
             failed(Code::NeedsDecision, ""),
             failed(Code::Io, "mend the device"),

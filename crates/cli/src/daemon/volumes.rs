@@ -36,7 +36,7 @@ use crate::text;
 const CACHE_BLOCK_BYTES: u32 = 64 << 10;
 
 /// Time between two attempts to use an origin that is there and cannot be used.
-const RETRY_INTERVAL: Nanos = 10 * SECOND;
+pub(super) const RETRY_INTERVAL: Nanos = 10 * SECOND;
 
 /// Time between two attempts to bring data to an origin whose server is away.
 const AWAY_INTERVAL: Nanos = SECOND;
@@ -353,7 +353,7 @@ pub(super) fn missing_state(why: &Failure) -> VolumeState {
 }
 
 impl Daemon {
-    async fn open_origin(&self, path: &Path, patience: Nanos) -> Result<Origin> {
+    pub(super) async fn open_origin(&self, path: &Path, patience: Nanos) -> Result<Origin> {
         let origin = self.open_device(path, patience).await?;
         let device = origin.device();
         if let Ok(superblock) = read_superblock(&*device).await {
@@ -389,13 +389,15 @@ impl Daemon {
 
     /// Whether a volume that is not attached has its origin at this path.
     pub(super) fn is_awaited_at(&self, path: &Path) -> bool {
-        self.open_pools().iter().any(|(_, open)| {
-            let attached = open.volumes.borrow();
-            let is_awaited =
-                |name: &String| !matches!(attached.get(name), Some(Attached::Online(_)));
-            let volumes = open.pool.superblock().volumes;
-            volumes.iter().any(|v| Path::new(&v.origin) == path && is_awaited(&v.name))
-        })
+        let is_direct = |slot: &Rc<Slot>| slot.awaits_directly(path);
+        self.slots.borrow().values().any(is_direct)
+            || self.open_pools().iter().any(|(_, open)| {
+                let attached = open.volumes.borrow();
+                let is_awaited =
+                    |name: &String| !matches!(attached.get(name), Some(Attached::Online(_)));
+                let volumes = open.pool.superblock().volumes;
+                volumes.iter().any(|v| Path::new(&v.origin) == path && is_awaited(&v.name))
+            })
     }
 
     /// Attaches the volumes of an open pool that are not attached, and starts their exports.
@@ -492,10 +494,13 @@ impl Daemon {
     pub(super) fn own_exports(&self) -> Vec<OwnExport> {
         let (slots, mut own) = (self.slots.borrow(), Vec::new());
         for slot in slots.values() {
-            let Some(open) = slot.open() else { continue };
-            let (record, exports) = (slot.record.borrow(), open.exports.borrow());
-            let is_live =
-                |volume: &Name| matches!(exports.get(volume.as_str()), Some(Serving::Live(_)));
+            let record = slot.record.borrow();
+            let is_live = |volume: &Name| {
+                let serving = slot.of_exports(|exports| {
+                    matches!(exports.get(volume.as_str()), Some(Serving::Live(_)))
+                });
+                serving == Some(true)
+            };
             own.extend(record.exports.iter().filter(|it| is_live(&it.volume)).map(|it| {
                 let name = VolumeName { pool: record.name.clone(), volume: it.volume.clone() };
                 (name, it.place.clone())

@@ -77,6 +77,11 @@ impl Daemon {
             return;
         }
         self.see(slot, sight);
+        if slot.seen.borrow().is_empty() && slot.witnessed.borrow().is_empty() {
+            // Without it they are not known, which `status` says.
+            let witnessed = self.state.witnessed(&id).await.unwrap_or_default();
+            *slot.witnessed.borrow_mut() = witnessed;
+        }
         let now = if is_over { Told::Missing } else { Told::Waits };
         if slot.told.replace(now) == now {
             return;

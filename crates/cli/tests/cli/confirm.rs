@@ -7,7 +7,7 @@ use crate::common::daemon::Daemon;
 use crate::common::have;
 
 /// Runs a command on a terminal on which this is typed; what it shows, and its exit code.
-fn on_terminal(daemon: &Daemon, arguments: &str, typed: &str) -> (String, Option<i32>) {
+pub fn on_terminal(daemon: &Daemon, arguments: &str, typed: &str) -> (String, Option<i32>) {
     let line = format!("{} {arguments}", env!("CARGO_BIN_EXE_forebay"));
     let mut script = Command::new("script");
     script.args(["-qec", &line, "/dev/null"]).env("TERM", "dumb");

@@ -92,6 +92,8 @@ fn every_command_answers_in_json_with_the_version_of_its_form() {
     seen.insert("job cancel".to_owned());
     // So is an origin that asks for a decision.
     seen.insert("volume accept-origin".to_owned());
+    // And a pool without its cache devices.
+    seen.insert("pool bypass".to_owned());
     // Recorded traces, papers, growth and fio's loads are, too.
     seen.extend(["lab trace", "lab papers", "lab scale", "bench"].map(str::to_owned));
     until("the daemon has ended", || !daemon.dir.path("control.sock").exists());

@@ -7,6 +7,7 @@ mod acceptance;
 mod advisor;
 mod api;
 mod bench;
+mod bypass;
 mod common;
 mod confirm;
 mod crash;

@@ -158,6 +158,7 @@ const TARGETS: &[(&str, &str)] = &[
     ("POST", "/api/v1/pools"),
     ("POST", "/api/v1/import"),
     ("POST", "/api/v1/pools/fast/destroy"),
+    ("POST", "/api/v1/pools/fast/bypass"),
     ("POST", "/api/v1/pools/fast/devices/add"),
     ("POST", "/api/v1/pools/fast/devices/grow"),
     ("POST", "/api/v1/pools/fast/devices/spare"),

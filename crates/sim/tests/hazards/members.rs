@@ -657,7 +657,7 @@ fn what_was_served_without_any_member_is_newer_than_what_they_hold() {
         let mut image = vec![0; BLOCKS as usize * 4096];
         fill(9, 0, 0, &mut image);
         rig.origin.poke(0, &image);
-        refused(rig.open(), "went on in epoch 2 without these")?;
+        refused(rig.open(), &format!("went on in epoch {} without these", without.epoch))?;
         rig.accepts.set(true);
         rig.open()?;
         rig.accepts.set(false);
