@@ -193,6 +193,10 @@ const TARGETS: &[(&str, &str)] = &[
     ("DELETE", "/api/v1/exports/fast/none"),
     ("GET", "/api/v1/jobs/1"),
     ("DELETE", "/api/v1/jobs/99999999999999999999"),
+    ("GET", "/api/v1/advisors"),
+    ("POST", "/api/v1/pools/fast/volumes/v/advisor"),
+    ("GET", "/api/v1/pools/fast/volumes/v/advisor"),
+    ("DELETE", "/api/v1/pools/fast/volumes/v/advisor"),
     ("GET", "/api/v1/events?after=x"),
     ("GET", "/api/v1/pools/%ff"),
     ("PUT", "/api/v1/pools"),
@@ -246,6 +250,7 @@ fn body() -> impl Strategy<Value = Vec<u8>> {
         "limit_bytes",
         "ram_bytes",
         "verify",
+        "days",
         "[a-z_]{1,9}"
     ];
     let plan = prop::sample::select(plans().into_iter().collect::<Vec<_>>());
