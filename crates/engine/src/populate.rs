@@ -6,7 +6,8 @@
 //! * Where nothing has to be counted there is no table, and a request costs one comparison.
 //! * A client waits for the granules that it asked of, which a disk reads in no more time than what it asked for. The
 //!   rest of their cache blocks is read behind the reply, a step at a time, by no more tasks at once than there are
-//!   reads of clients that wait for the same origin: so it never has more than half of the origin's queue.
+//!   reads of clients that wait for the same origin, and one at the least: so it has no more than half of the origin's
+//!   queue, beside one client or more.
 
 use std::ops::Range;
 use std::rc::Rc;

@@ -158,10 +158,8 @@ fn right_requests(root: &str) -> Vec<(&'static str, &'static str, Value)> {
         ("PATCH", vm, json!({"mode": "writethrough"})),
         ("PATCH", vm, json!({"mode": "writeonly"})),
         ("POST", "/api/v1/pools/fast/volumes/vm/flush", json!({})),
-        ("GET", "/api/v1/advisors", json!(null)),
         ("POST", "/api/v1/pools/fast/volumes/vm/advisor", json!({"days": 3})),
-        ("GET", "/api/v1/pools/fast/volumes/vm/advisor", json!(null)),
-        ("DELETE", "/api/v1/pools/fast/volumes/vm/advisor", json!(null)),
+        ("DELETE", "/api/v1/pools/fast/volumes/vm/advisor", json!({})),
         ("DELETE", vm, json!({})),
         ("DELETE", "/api/v1/pools/fast/volumes/two", json!({})),
         ("POST", exports, json!({"volume": "fast/vm"})),
@@ -208,7 +206,7 @@ const SETTINGS: [(&str, &str); 14] = [
 ];
 
 /// What is only looked at.
-const LOOKS: [&str; 11] = [
+const LOOKS: [&str; 13] = [
     "/api/v1/status",
     "/api/v1/stats",
     "/api/v1/events",
@@ -217,6 +215,8 @@ const LOOKS: [&str; 11] = [
     "/api/v1/import",
     "/api/v1/volumes",
     "/api/v1/pools/fast/volumes/vm",
+    "/api/v1/pools/fast/volumes/vm/advisor",
+    "/api/v1/advisors",
     "/api/v1/exports",
     "/api/v1/jobs",
     "/api/v1/jobs/1",

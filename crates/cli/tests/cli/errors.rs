@@ -94,7 +94,8 @@ fn an_origin_that_is_a_cache_device_or_has_shrunk_is_refused() {
     command.arg("--origin").arg(dir.path("link"));
     refused(&mut command, "is one of the cache devices", "another file or disk");
     dir.sparse("origin", 16 << 20);
-    refused(&mut serve(&dir), "has 16777216 B, the volume 33554432 B", "full size");
+    let hint = "make the origin at least 33554432 B again; nothing was written to it";
+    refused(&mut serve(&dir), "has 16777216 B, the volume 33554432 B", hint);
 }
 
 #[test]

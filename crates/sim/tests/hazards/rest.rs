@@ -109,6 +109,32 @@ fn rests_are_no_more_than_the_reads_that_wait_for_the_origin() {
     });
 }
 
+/// Rests, and what clients read far behind them.
+fn is_rest_or_far(request: &Request) -> bool {
+    let is_far = matches!(request, Request::Read { offset, .. } if *offset >= 8 * CACHE_BLOCK);
+    is_far || is_rest(request)
+}
+
+#[test]
+fn beside_more_reads_that_wait_there_are_more_rests() {
+    survive(1, |_| {
+        let rig = rig(7, Mode::Readonly, 0)?;
+        rig.origin_gate.hold(usize::MAX, is_rest_or_far);
+        (8..10).for_each(|at| rig.start_read(at * ALL));
+        rig.pause(SOON);
+        assert_eq!(rig.origin_gate.held(), 2, "clients wait");
+        (0..3).try_for_each(|at| same("missed", rig.read(at * ALL)?, 1).map(drop))?;
+        rig.pause(SOON);
+        assert_eq!(rig.origin_gate.held(), 2 + 2);
+        rig.origin_gate.hold(0, is_rest_or_far);
+        rig.origin_gate.release();
+        rig.pause(SECOND);
+        // The two whose rests were under way, and what is near the others.
+        assert!(populated(&rig) >= 2 * ALL + NEAR);
+        Ok(())
+    });
+}
+
 fn overtaken(write: fn(&Rig) -> Result<(), String>, mode: Mode) -> Result<(), String> {
     let rig = half_way(mode, 0)?;
     write(&rig)?;
