@@ -254,7 +254,7 @@ impl Core {
         }
         #[cfg(feature = "verify")]
         assert!(
-            self.recovering.get() || self.index_bytes.get() <= self.index_memory_max.get(),
+            self.is_recovering() || self.index_bytes.get() <= self.index_memory_max.get(),
             "INV-101: the index has {} B",
             self.index_bytes.get()
         );

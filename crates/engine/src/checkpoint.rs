@@ -64,7 +64,7 @@ impl Core {
         self.close_stream(Stream::Metadata).await;
         let metadata_before = self.log.open_counter.get() + 1;
         // Before the images, so that they say of these sets that nothing in them is owed.
-        let surplus = match clean_stop || self.recovering.get() {
+        let surplus = match clean_stop || self.is_recovering() {
             true => Vec::new(),
             false => self.sets.borrow().surplus(),
         };
@@ -257,7 +257,7 @@ impl Core {
         // reclaim has no more to give.
         let reclaiming = self.is_reclaim_due() && !self.reclaim_stuck.get();
         // After a member has failed, its images have one copy less.
-        let behind = self.root_epoch.get() < self.swept_epoch.get() && !self.recovering.get();
+        let behind = self.root_epoch.get() < self.swept_epoch.get() && !self.is_recovering();
         let urgent = || self.needs_root() || self.is_starving() || self.is_left_to_moves();
         behind
             || appended >= pool / 100 * self.tuning.lap_percent
@@ -342,7 +342,7 @@ impl Core {
     }
 
     fn is_housekeeping_over(&self) -> bool {
-        self.closing.get() || self.latched.get()
+        self.is_closing() || self.latched.get()
     }
 
     /// There may be more room than before.

@@ -231,7 +231,7 @@ impl Core {
         let draining: Vec<_> = volumes.iter().map(|v| Drain::new(v)).collect();
         self.housekeeping.wake_all();
         let timer = self.rt.sleep(LOOK_INTERVAL);
-        self.housekeeping.until_or(|| self.settled.get() || self.latched.get(), timer).await;
+        self.housekeeping.until_or(|| self.is_at_rest(), timer).await;
         drop(draining);
         Ok(())
     }
@@ -415,7 +415,7 @@ impl Core {
 
 /// Brings the copies of dirty data to what was asked for.
 async fn raiser(core: Rc<Core>) {
-    while !core.settled.get() && !core.latched.get() {
+    while !core.is_at_rest() {
         let possible = core.copies_awaited().filter(|&n| usize::from(n) <= core.staying_count());
         let Some(copies) = possible else { break };
         if core.raise(copies).await.is_err() {

@@ -29,6 +29,7 @@ use crate::lock::RangeLocks;
 use crate::log::Log;
 use crate::member::{Member, Members};
 use crate::memory::IndexClaims;
+use crate::phase::Phase;
 use crate::planted::{self, Bug};
 use crate::policy::{Policy, Reread, Touches};
 use crate::ram::Ram;
@@ -177,15 +178,7 @@ pub(crate) struct Core {
     pub latched: Cell<bool>,
     /// Ranges whose append failed: the next start may or may not find the record.
     pub doubtful: RefCell<Vec<Doubtful>>,
-    pub stopping: Cell<bool>,
-    /// Set until recovery has ended; it may use the whole reserve.
-    pub recovering: Cell<bool>,
-    /// Set while recovery appends again what was open at a crash, for which room was left.
-    pub restoring: Cell<bool>,
-    /// Set when a stopping pool needs no more destaging and no more room.
-    pub settled: Cell<bool>,
-    /// Set when a stopping pool appends nothing more but the last images.
-    pub closing: Cell<bool>,
+    pub phase: Cell<Phase>,
     /// Tasks that make room or write checkpoints and have not ended.
     pub housekeepers: Cell<u32>,
     /// Elevators and moves that have not ended.
@@ -244,7 +237,7 @@ impl Core {
     /// Whether the pool goes on writing and is not asked to stop.
     pub(crate) fn check_running(&self) -> Result<()> {
         self.check_latch()?;
-        match self.stopping.get() {
+        match self.is_stopping() {
             true => Err(Error::new(ErrorKind::Stopping, "the pool is stopping")),
             false => Ok(()),
         }
@@ -404,7 +397,7 @@ impl Core {
 
     /// What comes of `future`, unless the pool is stopped or latched before that: it is dropped then, and must bear it.
     pub(crate) async fn unless_stopping<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        let over = || self.stopping.get() || self.latched.get();
+        let over = || self.is_stopping() || self.latched.get();
         let (mut future, mut end) = (pin!(future), pin!(self.housekeeping.until(over)));
         poll_fn(|context| match future.as_mut().poll(context) {
             Poll::Ready(value) => Poll::Ready(Some(value)),

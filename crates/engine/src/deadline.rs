@@ -204,7 +204,7 @@ impl Core {
         };
         let member = &self.members[index];
         let what = not_answered(member.id, self.deadline.span.get());
-        if self.recovering.get()
+        if self.is_recovering()
             && !self.lease.is_lost()
             && let Some(place) = member.place.get()
         {

@@ -270,7 +270,7 @@ impl Core {
 
     /// The member that is on its way out.
     pub(crate) fn leaving(&self) -> Option<usize> {
-        if self.settled.get() || self.latched.get() {
+        if self.is_at_rest() {
             return None;
         }
         self.members.iter().position(|member| member.is_leaving())

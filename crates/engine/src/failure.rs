@@ -122,9 +122,9 @@ impl Core {
             return;
         }
         let what = format!("{doing} cache device {}", member.id);
-        if !is_joining && (self.recovering.get() || self.is_last(index)) {
+        if !is_joining && (self.is_recovering() || self.is_last(index)) {
             // What fails once the pool has latched may fail because of that.
-            let is_first = self.recovering.get() && !self.latched.get();
+            let is_first = self.is_recovering() && !self.latched.get();
             if let Some(place) = member.place.get().filter(|_| is_first) {
                 self.deadline.attempts().fail(place, |_| format!("{what}: {error}"));
             }

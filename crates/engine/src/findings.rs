@@ -259,7 +259,7 @@ impl Core {
     /// [`UNSURE_SPAN_MAX`] for each of them, all in all, and nobody else does.
     pub(crate) async fn rest_for(&self, member: &Member) -> bool {
         let (rested, counted) = member.rested.get();
-        if !self.recovering.get() || self.check_latch().is_err() || rested >= UNSURE_SPAN_MAX {
+        if !self.is_recovering() || self.check_latch().is_err() || rested >= UNSURE_SPAN_MAX {
             return false;
         }
         // Several may wait at a time.

@@ -41,7 +41,7 @@ impl Pool {
         Box::pin(async move {
             let core = &self.core;
             let v = core.attached(name)?;
-            if core.stopping.get() || v.leaving.get() {
+            if core.is_stopping() || v.leaving.get() {
                 let what = format!("the pool is stopping, or volume \"{name}\" is being removed");
                 return Err(Error::new(ErrorKind::Stopping, what));
             }

@@ -132,7 +132,7 @@ impl Core {
     #[cold]
     pub(crate) async fn await_lease(&self) -> Result<()> {
         planted::seen("lease awaited");
-        let is_over = || self.stopping.get() || self.lease.is_lost() || self.is_beyond_lease();
+        let is_over = || self.is_stopping() || self.lease.is_lost() || self.is_beyond_lease();
         self.lease.changed.until(|| self.gate.is_open() || is_over()).await;
         self.lease.check()?;
         if self.is_beyond_lease() { self.check_latch() } else { Ok(()) }
@@ -249,7 +249,7 @@ impl Core {
         let (id, now) = (self.members[index].id, self.rt.now());
         let since = before.get(&id).copied().unwrap_or(now);
         // The lease may run out for what it has alone: then all waits until a round counts. What that is a start does not know yet.
-        let is_needed = self.recovering.get() || !self.can_do_without(index);
+        let is_needed = self.is_recovering() || !self.can_do_without(index);
         let most = if is_needed { UNSURE_SPAN_MAX } else { CLAIM_UNREAD_MAX };
         if now - since >= most || error.kind == IoErrorKind::Vanished {
             return self.drop_out(index, "reading the claim of", error);

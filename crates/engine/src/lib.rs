@@ -40,6 +40,7 @@ mod member;
 mod membership;
 mod memory;
 mod origin;
+mod phase;
 mod pull;
 mod ram;
 mod read;

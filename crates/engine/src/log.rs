@@ -29,6 +29,7 @@ use crate::limits::{
     APPEND_COALESCE_BLOCKS, APPENDS_INFLIGHT_MAX, GATHERED_BLOCKS, GATHERING_SPAN, PLACES_MAX,
 };
 use crate::lock::Population;
+use crate::phase::Phase;
 use crate::planted::{self, Bug};
 use crate::segment::Set;
 use crate::wait::{TaskMutex, WaitQueue, yield_once};
@@ -381,11 +382,13 @@ impl Core {
         // While recovery or a stop is under way, writes may take what is else kept from them, but
         // not what facts and the last images need.
         let taken_as = || {
-            let alone = self.recovering.get() || self.settled.get();
+            let alone = self.is_recovering() || self.phase.get() >= Phase::Settled;
             if alone && stream.is_dirty() { Stream::Facts } else { stream }
         };
         let waits = match stream {
-            Stream::Dirty | Stream::Rewritten | Stream::DirtyMain => !self.restoring.get(),
+            Stream::Dirty | Stream::Rewritten | Stream::DirtyMain => {
+                self.phase.get() != Phase::Restoring
+            }
             Stream::Facts | Stream::Metadata => true,
             Stream::Main | Stream::Probation => false,
         };
@@ -454,7 +457,7 @@ impl Core {
     /// there that has no footer yet. What is in those it appends again, before it can make any room.
     pub(crate) fn left_to_start(&self, stream: Stream) -> [usize; PLACES_MAX] {
         let mut left = [0; PLACES_MAX];
-        if stream == Stream::Metadata || self.restoring.get() {
+        if stream == Stream::Metadata || self.phase.get() == Phase::Restoring {
             return left;
         }
         let (closing, sets) = (self.log.closing.borrow(), self.sets.borrow());

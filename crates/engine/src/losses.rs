@@ -182,7 +182,7 @@ impl Core {
 /// Gives dirty data its copies back after members were lost: by moving it, or because it is
 /// destaged meanwhile.
 async fn rebuilder(core: &Rc<Core>) {
-    while !core.settled.get() && !core.latched.get() {
+    while !core.is_at_rest() {
         let lost = core.lost_members();
         if lost.is_empty() || core.is_short() {
             return;
@@ -194,7 +194,7 @@ async fn rebuilder(core: &Rc<Core>) {
             any = true;
             core.move_owed(id).await;
             after = Some(id);
-            if core.settled.get() || core.latched.get() {
+            if core.is_at_rest() {
                 return;
             }
         }
@@ -205,7 +205,7 @@ async fn rebuilder(core: &Rc<Core>) {
         // What an origin was given and does not prove cannot be moved before that is dirty again.
         core.let_go_of_silent();
         let timer = core.rt.sleep(LOOK_INTERVAL);
-        core.housekeeping.until_or(|| core.settled.get() || core.latched.get(), timer).await;
+        core.housekeeping.until_or(|| core.is_at_rest(), timer).await;
     }
 }
 

@@ -413,7 +413,7 @@ impl Core {
     /// Brings in what is missing of these blocks; false if something keeps it from that.
     async fn bring(&self, v: &VolumeState, blocks: Range<u64>, queue: Queue) -> bool {
         let (mut at, end) = (blocks.start * BLOCK_BYTES, blocks.end * BLOCK_BYTES);
-        while at < end && !self.stopping.get() && !v.leaving.get() {
+        while at < end && !self.is_stopping() && !v.leaving.get() {
             let Some((offset, len)) = self.first_missing(v, at, end) else { return true };
             let (first, count) = blocks_of(offset, len.min(PREFETCH_STEP_BYTES));
             let locks = &self.shard(v.id, first).locks;

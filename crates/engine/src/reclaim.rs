@@ -453,7 +453,7 @@ impl Core {
         let runs = self.runs_of(id).await.into_iter().filter(|(_, m)| m.state == State::Clean);
         for batch in batches(runs.collect()) {
             has_room = !self.is_reclaim_due() && !self.is_starving();
-            if !has_room || self.settled.get() || self.latched.get() {
+            if !has_room || self.is_at_rest() {
                 break;
             }
             let begun = self.rt.now();
@@ -478,7 +478,7 @@ impl Core {
         for batch in batches(runs) {
             let begun = self.rt.now();
             self.move_at_once(batch, stream).await?;
-            if self.settled.get() || self.latched.get() {
+            if self.is_at_rest() {
                 break;
             }
             self.let_clients_pass(begun).await;
@@ -491,7 +491,7 @@ impl Core {
         let (mut ready, mut ready_blocks) = (Vec::new(), 0);
         let mut moving = VecDeque::new();
         while let Some(record) = walk.next(self).await {
-            if self.settled.get() || self.latched.get() {
+            if self.is_at_rest() {
                 ready.clear();
                 break;
             }

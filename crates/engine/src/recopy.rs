@@ -107,7 +107,7 @@ impl Core {
     }
 
     fn is_over(&self) -> bool {
-        self.settled.get() || self.latched.get()
+        self.is_at_rest()
     }
 
     /// Copies what there is room for; false if some was left because there is none.

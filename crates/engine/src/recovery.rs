@@ -31,6 +31,7 @@ use crate::images::Loaded;
 use crate::index::Mapping;
 use crate::limits::REGION_BLOCKS;
 use crate::log::{append_error, new_entry};
+use crate::phase::Phase;
 use crate::planted::{self, Bug};
 use crate::release::releaser;
 use crate::scan::OpenAtCrash;
@@ -115,7 +116,7 @@ impl Core {
         self.note_recovered().await?;
         self.sets.borrow_mut().keep_free(None);
         self.trim_recovered_index();
-        self.recovering.set(false);
+        self.enter(Phase::Serving);
         report.blocks = self.shards.iter().map(|s| s.index.borrow().block_count()).sum();
         report.owed_blocks = self.owed_blocks();
         Ok(report)
@@ -224,7 +225,7 @@ impl Core {
             let alone = self.sets.borrow().get(set.id).is_some_and(|set| set.segments.len() == 1);
             alone && planted::is(Bug::OpenSetsBelieved)
         };
-        self.restoring.set(true);
+        self.enter(Phase::Restoring);
         let mut lacking = false;
         for owed in [true, false] {
             self.make_ready(open).await?;
@@ -232,7 +233,7 @@ impl Core {
                 lacking |= self.restore_set(set, owed, report).await?;
             }
         }
-        self.restoring.set(false);
+        self.enter(Phase::Recovering);
         Ok(lacking)
     }
 

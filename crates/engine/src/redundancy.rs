@@ -13,6 +13,7 @@ use forebay_device::runtime::SECOND;
 use crate::core::Core;
 use crate::event::EventKind;
 use crate::format::Mode;
+use crate::phase::Phase;
 use crate::planted::{self, Bug};
 use crate::text::plural;
 use crate::volume::VolumeState;
@@ -192,7 +193,7 @@ impl Core {
             Redundancy::Returning => planted::seen("protection: members enough again"),
             _ => {}
         }
-        let goes_on = next != Redundancy::Whole && !self.settled.get();
+        let goes_on = next != Redundancy::Whole && self.phase.get() < Phase::Settled;
         if goes_on && !self.reviewing.replace(true) {
             let core = Rc::clone(self);
             self.spawn_background(async move {
@@ -205,7 +206,7 @@ impl Core {
 
 /// Looks again from time to time until all is as it should be.
 async fn reviewer(core: &Rc<Core>) {
-    let is_over = || core.settled.get() || core.latched.get();
+    let is_over = || core.is_at_rest();
     while core.redundancy.get() != Redundancy::Whole && !is_over() {
         let timer = core.rt.sleep(LOOK_INTERVAL);
         core.epoch_begun.until_or(is_over, timer).await;

@@ -110,7 +110,7 @@ impl Core {
             let sets = self.sets.borrow();
             sets.get(id).map(|set| set.segments.clone()).unwrap_or_default()
         };
-        if !named.is_empty() && self.closing.get() {
+        if !named.is_empty() && self.is_closing() {
             planted::seen("stop: made free beside the last images");
         }
         if !named.is_empty() && !planted::is(Bug::LetGoStillNamed) {

@@ -55,7 +55,7 @@ impl Pool {
     pub fn remove_volume<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let core = &self.core;
-            if core.stopping.get() {
+            if core.is_stopping() {
                 return Err(Error::new(ErrorKind::Stopping, "the pool is stopping"));
             }
             let record = core.record(name)?;

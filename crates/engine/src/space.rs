@@ -550,7 +550,7 @@ impl Core {
             let it = self.space.get(v.id);
             // What is dirty is not given up.
             let is_over = it.taken() <= target(&it) || it.held <= it.dirty;
-            if is_over || self.latched.get() || self.closing.get() {
+            if is_over || self.latched.get() || self.is_closing() {
                 break;
             }
             let shard = v.claims.shard.get();

@@ -20,6 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fingerprint;
 use crate::format::Stream;
 use crate::limits::ORIGIN_SILENT_SPAN;
+use crate::phase::Phase;
 use crate::planted::seen;
 use crate::pool::Pool;
 use crate::wait::all_of;
@@ -61,7 +62,7 @@ impl Pool {
 
     async fn close(&self) -> Result<u64> {
         let core = &self.core;
-        core.stopping.set(true);
+        core.enter(Phase::Stopping);
         core.lease.wake();
         core.housekeeping.wake_all();
         core.room.wake_all();
@@ -73,7 +74,7 @@ impl Pool {
         for stream in Stream::DIRTY {
             core.until_idle(stream).await?;
         }
-        core.settled.set(true);
+        core.enter(Phase::Settled);
         core.housekeeping.wake_all();
         core.room.wake_all();
         core.unless_stuck(|| core.background.get() == 0 || core.latched.get()).await?;
@@ -83,7 +84,7 @@ impl Pool {
         for &stream in &streams {
             core.until_idle(stream).await?;
         }
-        core.closing.set(true);
+        core.enter(Phase::Closing);
         // What is made free beside the last images would have the next start write new ones.
         core.sets.borrow_mut().keep_free(Some(FREE_AT_STOP));
         core.housekeeping.wake_all();

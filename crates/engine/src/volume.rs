@@ -151,7 +151,7 @@ impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         self.0.requests.set(self.0.requests.get() - 1);
         self.1.requests.set(self.1.requests.get() - 1);
-        if self.0.stopping.get() || self.1.leaving.get() {
+        if self.0.is_stopping() || self.1.leaving.get() {
             self.0.quiet.wake_all();
         }
     }
@@ -261,7 +261,7 @@ impl Volume {
     }
 
     fn refuse_if_stopping(&self) -> Result<()> {
-        if self.core.stopping.get() {
+        if self.core.is_stopping() {
             return Err(Error::new(ErrorKind::Stopping, "the pool is stopping"));
         }
         if self.state.leaving.get() {
@@ -476,7 +476,7 @@ impl Volume {
     pub(crate) fn locate(&self, offset: u64, len: u64, passing: bool) -> Option<Hit> {
         let core = &self.core;
         let started = core.rt.now();
-        let open = !core.stopping.get() && !self.state.leaving.get() && core.gate.was_open(started);
+        let open = !core.is_stopping() && !self.state.leaving.get() && core.gate.was_open(started);
         let fits = open && self.check_transfer(offset, len).is_ok();
         let piece = self.pieces(offset, if fits { len } else { 0 }).next()?;
         if piece.len != len || piece.tail {

@@ -63,7 +63,7 @@ fn stripes_of(volume: VolumeId) -> RangeInclusive<(VolumeId, u64)> {
 impl Core {
     /// What a stripe owes of which something becomes dirty now.
     pub(crate) fn fresh(&self) -> Owed {
-        let since = if self.recovering.get() { LONG_AGO } else { self.rt.now() };
+        let since = if self.is_recovering() { LONG_AGO } else { self.rt.now() };
         Owed { blocks: 0, since, moved: 0 }
     }
 

@@ -598,7 +598,7 @@ impl Core {
         }
         // What was tried in vain waits for an append in flight: look again later.
         let due = || !tried && self.is_owing(v.id) && self.destaged_since(v).is_some();
-        let over = || self.settled.get() || self.latched.get() || v.gone.get();
+        let over = || self.is_at_rest() || v.gone.get();
         self.housekeeping.until_or(|| due() || over(), timer).await;
     }
 }
@@ -607,7 +607,7 @@ impl Core {
 pub(crate) async fn elevator(core: Rc<Core>, v: Rc<VolumeState>) {
     let mut last = Flushed::now(&core, &v);
     let writes = || v.origin.traffic.writes.get();
-    while !core.settled.get() && !v.gone.get() && !core.latched.get() {
+    while !core.is_at_rest() && !v.gone.get() {
         let wanted = core.is_owing(v.id).then(|| core.destaged_since(&v)).flatten();
         let mut barren = false;
         v.origin.traffic.held.set(false);

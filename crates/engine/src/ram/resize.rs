@@ -176,7 +176,7 @@ impl Core {
     /// Changes the size of the RAM tier and notes it on the members.
     pub(crate) async fn set_ram_bytes(self: &Rc<Self>, bytes: u64) -> Result<()> {
         let _resizing = self.resizing.lock().await;
-        if self.stopping.get() {
+        if self.is_stopping() {
             return Err(Error::new(ErrorKind::Stopping, "the pool is stopping"));
         }
         let before = self.superblock.borrow().ram_bytes;
@@ -214,7 +214,7 @@ impl Core {
     pub(crate) async fn resize_ram(self: &Rc<Self>, bytes: u64) -> Result<()> {
         let target = (bytes.min(RAM_BYTES_MAX) / BLOCK_BYTES) as u32;
         let before = self.ram.borrow().limit();
-        while self.ram.borrow().limit() < target && !self.stopping.get() {
+        while self.ram.borrow().limit() < target && !self.is_stopping() {
             let grown = self.ram.borrow_mut().grow(target);
             if !grown {
                 self.shrink_ram(before).await;

@@ -246,7 +246,7 @@ impl Core {
     }
 
     pub(crate) fn is_scrub_over(&self) -> bool {
-        self.settled.get() || self.stopping.get() || self.latched.get()
+        self.is_stopping() || self.latched.get()
     }
 
     /// Why a lap waits, if it does.
