@@ -59,6 +59,27 @@ impl Answer {
     pub(crate) fn iops(&self) -> f64 {
         self.reads.iops + self.writes.iops
     }
+
+    /// Requests of the slowest whole second; `None` if there is none. A point that the curve lacks had no request, but
+    /// for the last one, which fio may have had no time to log.
+    pub(crate) fn worst_second(&self) -> Option<f64> {
+        const SECOND_MS: u64 = 1_000;
+        let end = self.curve.last()?.at_ms / SECOND_MS;
+        if end + 1 < self.span_ms / SECOND_MS {
+            return Some(0.0);
+        }
+        let mut seconds: BTreeMap<u64, f64> = BTreeMap::new();
+        for point in &self.curve {
+            // Each is of the time before it.
+            let second = point.at_ms.saturating_sub(1) / SECOND_MS;
+            *seconds.entry(second).or_default() += point.iops * POINT_MS as f64 / SECOND_MS as f64;
+        }
+        let whole = seconds.range(..end).map(|(_, requests)| *requests);
+        if (whole.clone().count() as u64) < end {
+            return Some(0.0);
+        }
+        whole.reduce(f64::min)
+    }
 }
 
 /// fio's version.
@@ -358,6 +379,25 @@ mod tests {
         let far = format!("{}, 1, 0\n", u64::MAX);
         assert_eq!(curve_of_writers(std::slice::from_ref(&far)).unwrap().len(), 1);
         assert_eq!(curve(&far, &far).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn the_worst_second_is_a_whole_one_and_stalls_count() {
+        let worst = |points: &[(u64, f64)], span_ms| {
+            let point = |&(at_ms, iops): &(u64, f64)| Point { at_ms, iops, latency_ns: None };
+            Answer { span_ms, curve: points.iter().map(point).collect(), ..Answer::default() }
+                .worst_second()
+        };
+        let even = [(500, 40.0), (1_000, 60.0), (1_500, 10.0), (2_000, 80.0)];
+        assert_eq!(worst(&even, 2_003), Some(45.0));
+        assert_eq!(worst(&even[..3], 2_003), Some(50.0), "the last point was not logged");
+        assert_eq!(worst(&even[..2], 3_003), Some(0.0), "nothing ended after the first second");
+        let gap = [(500, 40.0), (1_000, 60.0), (2_500, 10.0), (3_000, 80.0)];
+        assert_eq!(worst(&gap, 3_003), Some(0.0), "nor in the second one");
+        assert_eq!(worst(&[(500, 40.0), (2_000, 60.0)], 2_003), Some(20.0));
+        assert_eq!(worst(&even[..1], 700), None);
+        assert_eq!(worst(&[], 700), None);
+        assert_eq!(worst(&[(u64::MAX, 1.0)], 2_003), Some(0.0));
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl Row {
         json!({
             "profile": self.profile.name, "working_set_bytes": self.set_bytes,
             "target": self.target, "phase": self.phase,
-            "time_ms": answer.span_ms, "iops": answer.iops(),
+            "time_ms": answer.span_ms, "iops": answer.iops(), "worst_second_iops": answer.worst_second(),
             "reads": answer.reads.to_json(), "writes": answer.writes.to_json(),
             "flushes": answer.flushes.to_json(), "durable_write_mean_ns": self.ran.durable_mean_ns(),
             "read_hit_ratio": self.ran.reads().ratio(),
@@ -73,7 +73,8 @@ impl Row {
             self.target.clone(),
             format!("{}{mark}", self.phase),
             format!("{:.0} s", answer.span_ms as f64 / 1e3),
-            text::thousands(answer.iops().round() as u64),
+            rate(answer.iops()),
+            answer.worst_second().map_or("-".to_owned(), rate),
             self.factor_over_origin(rows).map_or("-".to_owned(), times),
             format!("{mib:.1}"),
             span(answer.reads.p50_ns),
@@ -109,6 +110,11 @@ impl Row {
     }
 }
 
+/// Requests per second, or of one.
+fn rate(requests: f64) -> String {
+    text::thousands(requests.round() as u64)
+}
+
 /// A factor with about three digits.
 fn times(factor: f64) -> String {
     match factor {
@@ -119,11 +125,12 @@ fn times(factor: f64) -> String {
 }
 
 /// Heads of the columns of all tables, and those about flushes.
-const HEAD: [&str; 12] = [
+const HEAD: [&str; 13] = [
     "",
     "phase",
     "time",
     "IOPS",
+    "worst",
     "factor",
     "MiB/s",
     "read p50",
@@ -176,7 +183,8 @@ pub(crate) fn explanation(
     reached: Option<&str>,
 ) -> String {
     let mut text = format!(
-        "\nPlaces: {}. Factor: over the origin alone. The pool has one SSD and one copy of dirty data.\n\
+        "\nPlaces: {}. Worst: requests in the slowest second. Factor: over the origin alone. The pool\n\
+         has one SSD and one copy of dirty data.\n\
          Read hits: reads served from the cache alone, of all reads. Bypassed: bytes that went past the cache,\n\
          of all; --json has the reasons.",
         distribution.text()
