@@ -20,8 +20,8 @@ pub struct Activity {
     pub origin_reads: OriginReads,
 }
 
-/// Reads of a stretch of time. Hits and misses are counted for each part of a request that lies between borders of 4 MiB; the end
-/// of a volume that is no whole block is in none of them.
+/// Reads of a stretch of time. Hits and misses are counted for each part of a request that lies between borders of 4 MiB, those of
+/// streams that pass by the cache apart; the end of a volume that is no whole block is in none of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reads {
     /// Requests that were answered.
@@ -34,6 +34,9 @@ pub struct Reads {
     pub partial_hits: u64,
     /// Parts that the origin served.
     pub misses: u64,
+    /// Parts of streams that pass by, whoever served them: in none of those above.
+    #[serde(default)]
+    pub stream_parts: u64,
     /// Requests of which some stayed out of the cache, by the reasons of `stats --bypass`; reasons without any are left out.
     pub past: BTreeMap<String, u64>,
     /// Microseconds below which half of the requests were, to a power of two; 8,388,608 stands for 4,194,304 and more. `null`
@@ -60,6 +63,12 @@ pub struct OriginReads {
 pub struct Writes {
     /// Requests that were acknowledged.
     pub requests: u64,
+    /// Of those, requests of streams that pass by the cache.
+    #[serde(default)]
+    pub stream_requests: u64,
+    /// Of the others, requests that the origin did not have to take first.
+    #[serde(default)]
+    pub hits: u64,
     /// Requests that the origin had to take first, by the reasons of `stats --bypass`; reasons without any are left out.
     pub past: BTreeMap<String, u64>,
     /// As of reads.

@@ -258,6 +258,12 @@ pub struct PoolUsage {
     /// How fast what is dirty becomes less.
     #[serde(default)]
     pub destage: Destaging,
+    /// Seconds until every origin has what is dirty now, at the rate of the last ones; 0: nothing is. `null` if nobody can tell.
+    #[serde(default)]
+    pub safe_in_s: Option<u64>,
+    /// The same in words, also where it waits: `41 s to safe`, `being destaged`, `waits until 22:00`; empty if nothing is dirty.
+    #[serde(default)]
+    pub safe_when: String,
     /// How far it is with making the copies that were lost with a cache device.
     #[serde(default)]
     pub rebuild: Rebuild,
@@ -284,7 +290,7 @@ pub struct PoolUsage {
     /// What else is checked.
     #[serde(default)]
     pub verify: Verify,
-    /// Reads so far: requests, those across a border of 4 MiB once for each part.
+    /// Reads so far, streams that pass by among them: requests, those across a border of 4 MiB once for each part.
     pub read_requests: u64,
     /// Of those, served by the cache alone, RAM or cache devices.
     pub read_hits: u64,
@@ -359,6 +365,9 @@ pub struct Member {
     /// What the SSD says of itself; `null` if it was not asked (yet).
     #[serde(default)]
     pub health: Option<Health>,
+    /// Whether it can be pulled now, as `can-i-pull` says; `null` if the pool is not open, or does not use it.
+    #[serde(default)]
+    pub pull: Option<Pull>,
 }
 
 /// How an SSD is. The order is from bad news for nobody to the worst.

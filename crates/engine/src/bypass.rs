@@ -163,6 +163,11 @@ impl Way {
     pub(crate) fn passes(&self) -> bool {
         self.passing.is_some()
     }
+
+    /// Whether something of it went past the cache.
+    pub(crate) fn went_past(&self) -> bool {
+        self.reason.get().is_some()
+    }
 }
 
 impl Core {

@@ -46,6 +46,14 @@ counters! {
         read_misses,
         /// Of those served from the cache alone: read pieces served from RAM alone.
         read_ram_hits,
+        /// Of read pieces served from the cache alone: those of streams that pass by.
+        read_stream_hits,
+        /// Of read pieces served in part from the cache: those of streams that pass by.
+        read_stream_partial_hits,
+        /// Of read pieces served from the origin alone: those of streams that pass by.
+        read_stream_misses,
+        /// Of read pieces served from RAM alone: those of streams that pass by.
+        read_stream_ram_hits,
         /// Bytes of reads that came from RAM.
         read_ram_bytes,
         /// Bytes of reads that came from cache devices.
@@ -54,6 +62,10 @@ counters! {
         read_origin_bytes,
         /// Writes of blocks that were cached.
         write_hits,
+        /// Write requests of streams that pass by, acknowledged.
+        write_stream_requests,
+        /// Of those, requests that the origin had to take first.
+        write_stream_past_requests,
         /// Bytes that writes put into the log.
         write_logged_bytes,
         /// Bytes copied into the cache after a miss.
@@ -136,6 +148,12 @@ counters! {
         read_partial_hits,
         /// Read pieces served from the origin alone.
         read_misses,
+        /// Of read pieces served from the cache alone: those of streams that pass by.
+        read_stream_hits,
+        /// Of read pieces served in part from the cache: those of streams that pass by.
+        read_stream_partial_hits,
+        /// Of read pieces served from the origin alone: those of streams that pass by.
+        read_stream_misses,
         /// Write requests.
         write_requests,
         /// Bytes of write requests.

@@ -91,7 +91,7 @@ pub use client::{Client, Port, Readers};
 pub use copies::CopiesChange;
 pub use creation::{CreateOptions, create, plan};
 pub use departure::Departure;
-pub use destage::Delay;
+pub use destage::{Delay, DestageWait};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, EventKind, Subject};
 pub use fingerprint::DirtyData;

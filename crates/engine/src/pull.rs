@@ -20,6 +20,8 @@ pub enum Hold {
     Last,
     /// What an origin lacks is there and nowhere else. The pool would go on, and it would be lost.
     OnlyCopy,
+    /// What an origin lacks is on others as well, and one of these has returned damage, or not returned something.
+    Doubted,
     /// The witness cannot be written: without it nobody could tell later that the member is stale.
     Witness,
     /// The pool has stopped writing already.
@@ -73,13 +75,16 @@ impl Pool {
                 .hint("see `forebay pool show` for its cache devices"));
         };
         let has_failed = member.is_failed();
+        let [only_dirty, only_clean, short] = core.sets.borrow().blocks_on(index);
         let held_by = match () {
             () if core.latched.get() => Some(Hold::Latched),
             () if has_failed => None,
             () if core.witness_lags.get() => Some(Hold::Witness),
-            () => core.held_by(index),
+            () if core.is_last(index) => Some(Hold::Last),
+            () if only_dirty > 0 => Some(Hold::OnlyCopy),
+            () if short > 0 && !core.others_are_sound(index) => Some(Hold::Doubted),
+            () => None,
         };
-        let [only_dirty, only_clean, short] = core.sets.borrow().blocks_on(index);
         // One that is on its way out stays when another one fails.
         let others = core.serving().filter(|(other, _)| *other != index).count();
         let copies = usize::from(core.dirty_copies());
@@ -104,24 +109,19 @@ impl Core {
         self.serving().all(|(other, member)| other == index || departs(member))
     }
 
-    /// Why this member, which serves, should stay: without it the pool would stop writing, or go on with
-    /// less than it has. What the index says of this instant decides, not what is durable: the pool
-    /// begins an epoch without the member that agrees with the index ([`crate::marks`]).
-    fn held_by(&self, index: usize) -> Option<Hold> {
-        if self.is_last(index) {
-            return Some(Hold::Last);
-        }
-        self.sets.borrow().is_needed(index).then_some(Hold::OnlyCopy)
+    /// Whether no other member has returned damage, or not returned something: of one that has nobody knows what it has.
+    fn others_are_sound(&self, index: usize) -> bool {
+        self.serving().all(|(other, member)| {
+            other == index || (member.damaged.get() == 0 && !member.doubted.get())
+        })
     }
 
-    /// Whether nothing would be lost without a member, and the pool would go on. Of others that have returned damage, or
-    /// not returned something, nobody knows what they have.
+    /// Whether nothing would be lost without a member, and the pool would go on. What the index says of this instant
+    /// decides, not what is durable: the pool begins an epoch without the member that agrees with the index
+    /// ([`crate::marks`]).
     pub(crate) fn can_do_without(&self, index: usize) -> bool {
-        let sound = |(other, member): (usize, &Member)| {
-            other == index || (member.damaged.get() == 0 && !member.doubted.get())
-        };
-        let may_go = !self.latched.get() && !self.witness_lags.get();
-        may_go && self.held_by(index).is_none() && self.serving().all(sound)
+        let may_go = !self.latched.get() && !self.witness_lags.get() && !self.is_last(index);
+        may_go && !self.sets.borrow().is_needed(index) && self.others_are_sound(index)
     }
 
     /// The volumes that are written back now and would not be with so many members.

@@ -105,11 +105,11 @@ impl Core {
         }
         let mut buf = buf;
         if self.read_ram(v, offset, &mut buf, passing) {
-            if !passing {
-                self.note_access(v, first, count, Access::Read, true);
+            match passing {
+                true => add(&self.counters.read_stream_ram_hits, 1),
+                false => self.note_access(v, first, count, Access::Read, true),
             }
-            add(&self.counters.read_hits, 1);
-            add(&v.counters.read_hits, 1);
+            self.count_hit(v, passing);
             return (buf, Ok(()));
         }
         let (whole, mapped) = self.find(v, first, count, passing);
@@ -119,8 +119,7 @@ impl Core {
         let whole = whole.filter(|m| m.count == count);
         match whole.and_then(|m| Some((m, self.plain_copy(v, &m, offset, len)?))) {
             Some((m, copy)) => {
-                add(&self.counters.read_hits, 1);
-                add(&v.counters.read_hits, 1);
+                self.count_hit(v, passing);
                 let wanted = !passing && self.is_wanted_in_ram(v, first, count);
                 self.read_hit(v, &m, copy, offset, buf, wanted).await
             }
@@ -128,19 +127,38 @@ impl Core {
                 let runs = self.plan(v, offset, len);
                 let absent = runs.iter().filter(|run| matches!(run.source, Source::Origin));
                 let (pool, volume) = (&self.counters, &v.counters);
-                let (in_pool, in_volume) = match absent.map(|run| run.len).sum::<u64>() {
-                    0 => (&pool.read_hits, &volume.read_hits),
-                    all if all == len => (&pool.read_misses, &volume.read_misses),
-                    _ => (&pool.read_partial_hits, &volume.read_partial_hits),
+                let (counters, of_streams) = match absent.map(|run| run.len).sum::<u64>() {
+                    0 => (
+                        [&pool.read_hits, &volume.read_hits],
+                        [&pool.read_stream_hits, &volume.read_stream_hits],
+                    ),
+                    all if all == len => (
+                        [&pool.read_misses, &volume.read_misses],
+                        [&pool.read_stream_misses, &volume.read_stream_misses],
+                    ),
+                    _ => (
+                        [&pool.read_partial_hits, &volume.read_partial_hits],
+                        [&pool.read_stream_partial_hits, &volume.read_stream_partial_hits],
+                    ),
                 };
-                add(in_pool, 1);
-                add(in_volume, 1);
+                counters.into_iter().for_each(|counter| add(counter, 1));
+                of_streams.into_iter().for_each(|counter| add(counter, u64::from(passing)));
                 if !passing {
                     self.note_missed_read(v, first, count);
                 }
                 // Apart, so that what a hit needs stays small: it is moved about before it begins.
                 Box::pin(self.read_runs(v, way, runs, buf)).await
             }
+        }
+    }
+
+    /// Counts a piece that the cache serves alone.
+    fn count_hit(&self, v: &VolumeState, passing: bool) {
+        add(&self.counters.read_hits, 1);
+        add(&v.counters.read_hits, 1);
+        if passing {
+            add(&self.counters.read_stream_hits, 1);
+            add(&v.counters.read_stream_hits, 1);
         }
     }
 
@@ -204,8 +222,7 @@ impl Core {
             }
             (whole, copy)
         };
-        add(&self.counters.read_hits, 1);
-        add(&v.counters.read_hits, 1);
+        self.count_hit(v, passing);
         add(&self.counters.read_cache_bytes, len);
         let (segment, block) =
             self.segment_of(m.location, copy).expect("a copy that was chosen just now");

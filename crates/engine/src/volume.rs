@@ -15,7 +15,7 @@ use crate::advised::Advised;
 use crate::bypass::{BypassCounters, Kind, Reason, Way};
 use crate::core::{Core, STRIPE_BLOCKS};
 use crate::counters::{VolumeCounters, add};
-use crate::destage::Elevator;
+use crate::destage::{DestageWait, Elevator};
 use crate::error::{Error, ErrorKind, Result};
 use crate::flush::{Heard, Writers};
 use crate::format::{CUTOFF_NEVER, Mode, SequentialWhen, VolumeSettings};
@@ -243,6 +243,11 @@ impl Volume {
     pub fn dirty_for(&self) -> Option<Nanos> {
         let (core, now) = (&self.core, self.core.rt.now());
         core.oldest_owed(self.state.id).map(|since| now - since.max(core.opened))
+    }
+
+    /// What dirty data waits for before all of it is on its way to the origin; none if it is.
+    pub fn destage_wait(&self) -> Option<DestageWait> {
+        self.core.destage_wait(&self.state)
     }
 
     /// Blocks that are not known to be durable on the origin.
@@ -541,6 +546,11 @@ impl Volume {
             self.make_durable(before).await?;
         }
         self.end_change(before);
+        if way.passes() {
+            let counters = &self.core.counters;
+            add(&counters.write_stream_requests, 1);
+            add(&counters.write_stream_past_requests, u64::from(way.went_past()));
+        }
         self.core.write_latency.record(self.core.rt.now() - started);
         Ok(())
     }

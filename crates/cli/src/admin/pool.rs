@@ -291,8 +291,18 @@ fn can_i_pull(pool: &Name, device: String, daemon: &Daemon<'_>) -> Result<()> {
     }
 }
 
+/// Whether a cache device can be pulled, and if not what to do, in one line.
+fn in_short(pull: &Pull) -> String {
+    let wait = match pull.wait_s {
+        Some(0) => return pull.summary.clone(),
+        Some(seconds) => format!("wait about {}, or ", text::left(seconds)),
+        None => String::new(),
+    };
+    format!("{} To do: {wait}{}.", pull.summary, pull.action)
+}
+
 fn print_pull(pull: &Pull) {
-    say(&pull.summary);
+    fact("", &pull.summary);
     if !pull.safe {
         let wait = match pull.wait_s {
             Some(seconds) => format!("about {}", text::left(seconds)),
@@ -652,20 +662,15 @@ pub(super) fn print_pool(pool: &Pool) {
             fact("lost     ", text::bytes(usage.lost_bytes));
         }
         if usage.dirty_bytes > 0 {
-            fact("destage  ", super::volume::progress(&usage.destage));
+            let progress = super::volume::progress(&usage.destage);
+            let waits = usage.safe_in_s.is_none() && !usage.safe_when.is_empty();
+            let when = if waits { format!("; {}", usage.safe_when) } else { String::new() };
+            fact("destage  ", format_args!("{progress}{when}"));
         }
         if usage.dirty_copies_next > 0 || usage.clean_copies > 1 {
             fact("copies   ", copies_line(usage));
         }
-        let hits = match usage.read_requests {
-            0 => "no reads yet".to_owned(),
-            all => format!(
-                "{:.1} % of {} reads since the start were served by the cache alone",
-                100.0 * usage.read_hits as f64 / all as f64,
-                text::thousands(all)
-            ),
-        };
-        fact("hits     ", hits);
+        super::activity::hits(usage).iter().for_each(say);
         super::activity::lines(&usage.activity).iter().for_each(say);
         if usage.ram.size_bytes > 0 {
             fact("ram      ", ram_line(usage));
@@ -732,6 +737,9 @@ pub(super) fn print_pool(pool: &Pool) {
             say(text::beside("         ", &grow));
         }
         print_health(member.health.as_ref());
+        if let Some(pull) = &member.pull {
+            say(text::beside("         ", &in_short(pull)));
+        }
     }
     for spare in &pool.spares {
         let state = match spare.state {

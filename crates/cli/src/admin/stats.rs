@@ -38,9 +38,9 @@ struct Rates {
     name: String,
     read_requests_per_s: f64,
     read_bytes_per_s: f64,
-    /// Reads that the cache served alone, of all; `null` without reads.
+    /// Reads that the cache served alone, of all but those of streams that pass by; `null` without any.
     read_hit_ratio: Option<f64>,
-    /// Reads that RAM served alone, of all; `null` without reads, and for a volume.
+    /// Reads that RAM served alone, of the same; `null` without any, and for a volume.
     read_ram_hit_ratio: Option<f64>,
     write_requests_per_s: f64,
     write_bytes_per_s: f64,
@@ -163,15 +163,19 @@ fn rates(
         added(old, after.get(counter).copied().unwrap_or(0))
     };
     let per_s = |counter| value(counter) as f64 * SECOND as f64 / span as f64;
-    let hits = value("read_hits");
-    let reads = hits + value("read_partial_hits") + value("read_misses");
+    // Streams that pass by are none of what a cache is asked for.
+    let random = |all, of_streams| value(all).saturating_sub(value(of_streams));
+    let hits = random("read_hits", "read_stream_hits");
+    let reads = hits
+        + random("read_partial_hits", "read_stream_partial_hits")
+        + random("read_misses", "read_stream_misses");
     Rates {
         name,
         read_requests_per_s: per_s("read_requests"),
         read_bytes_per_s: per_s("read_bytes"),
         read_hit_ratio: (reads > 0).then(|| hits as f64 / reads as f64),
         read_ram_hit_ratio: (reads > 0 && after.contains_key("read_ram_hits"))
-            .then(|| value("read_ram_hits") as f64 / reads as f64),
+            .then(|| random("read_ram_hits", "read_stream_ram_hits") as f64 / reads as f64),
         write_requests_per_s: per_s("write_requests"),
         write_bytes_per_s: per_s("write_bytes"),
         throttled_writes: value("throttled_writes"),
@@ -288,7 +292,8 @@ mod tests {
         let now = [
             ("read_requests", 300),
             ("read_hits", 210),
-            ("read_misses", 50),
+            ("read_misses", 650),
+            ("read_stream_misses", 600),
             ("throttled_writes", 7),
             ("throttle_delay_ns", 9_000),
         ];

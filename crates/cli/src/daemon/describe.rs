@@ -53,9 +53,13 @@ pub(crate) fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-/// How long it goes until nothing is dirty, as the end of a sentence.
-pub(super) fn clean_in(left_s: Option<u64>) -> String {
-    left_s.map_or(String::new(), |left| format!(", clean in about {}", text::left(left)))
+/// The cache devices that a pool uses, as the end of a sentence.
+pub(super) fn these_ssds(count: usize) -> String {
+    match count {
+        1 => "this SSD".to_owned(),
+        2 => "these two SSDs".to_owned(),
+        count => format!("these {count} SSDs"),
+    }
 }
 
 /// How everything is, in a sentence or two. What origins lack is known only of pools that are open.
@@ -79,7 +83,10 @@ fn summary(pools: &[api::Pool]) -> String {
     let is = |count: usize| if count == 1 { "is" } else { "are" };
     let unknown = "what only the SSDs of such a pool have is not known";
     match (troubled, closed, unwell) {
-        (0, 0, 0) => format!("Healthy. {all}; {}", on_origins(pools)),
+        (0, 0, 0) => match on_origins(pools) {
+            lacks if pools.len() == 1 && dirty_bytes(pools) > 0 => format!("Healthy. {lacks}"),
+            lacks => format!("Healthy. {all}; {lacks}"),
+        },
         (0, 0, count) => format!(
             "Degraded. {count} of {all} {} recovering, and nothing is to be done; {}",
             is(count),
@@ -96,15 +103,20 @@ fn summary(pools: &[api::Pool]) -> String {
     }
 }
 
-/// What the origins of open pools lack, as the end of a sentence.
+/// What the origins of open pools lack.
+fn dirty_bytes(pools: &[api::Pool]) -> u64 {
+    pools.iter().filter_map(|pool| pool.usage.as_ref()).map(|usage| usage.dirty_bytes).sum()
+}
+
+/// The same, and when they will have it, as the end of a sentence.
 fn on_origins(pools: &[api::Pool]) -> String {
-    match pools.iter().filter_map(|pool| pool.usage.as_ref()).map(|u| u.dirty_bytes).sum() {
+    let ssds = match pools {
+        [pool] => these_ssds(pool.members.iter().filter(|it| it.state.is_there()).count()),
+        _ => "SSDs".to_owned(),
+    };
+    match dirty_bytes(pools) {
         0 => "every origin has all of its data.".to_owned(),
-        dirty => format!(
-            "{} exist only on cache devices{}.",
-            text::bytes(dirty),
-            clean_in(slowest(pools))
-        ),
+        dirty => format!("{} exist only on {ssds}; {}.", text::bytes(dirty), safe_when(pools)),
     }
 }
 
@@ -163,10 +175,11 @@ fn effective(open: &Open, superblock: &Superblock, record: &VolumeRecord, mode: 
     }
 }
 
-/// Seconds until all pools with dirty data are clean, if all become.
-fn slowest(pools: &[api::Pool]) -> Option<u64> {
+/// When the last of the pools with dirty data has none; one of which nobody can tell comes last.
+fn safe_when(pools: &[api::Pool]) -> &str {
     let dirty = pools.iter().filter_map(|pool| pool.usage.as_ref()).filter(|u| u.dirty_bytes > 0);
-    dirty.map(|usage| usage.destage.left_s).try_fold(0, |most, left| Some(most.max(left?)))
+    let last = dirty.max_by_key(|usage| usage.safe_in_s.unwrap_or(u64::MAX));
+    last.map_or("", |usage| &usage.safe_when)
 }
 
 /// The members that a superblock names, with where they were found.
@@ -193,8 +206,9 @@ pub(super) fn members_of(
         let id = member.device.to_string();
         let known = || record.and_then(|record| record.places.get(&id)).cloned();
         let path = place.map(|found| found.path.clone()).or_else(known);
-        let (damaged_blocks, slow, unused_bytes, displaced, health) = Default::default();
-        Member { id, path, state, damaged_blocks, slow, unused_bytes, displaced, health }
+        let (damaged_blocks, slow, unused_bytes, displaced) = Default::default();
+        let (health, pull) = (None, None);
+        Member { id, path, state, damaged_blocks, slow, unused_bytes, displaced, health, pull }
     });
     members.collect()
 }
@@ -249,7 +263,7 @@ fn usage(
     let pool = &open.pool;
     let ((cached, _), (_, total)) = (pool.blocks(), pool.segments());
     let (index_bytes, index_bytes_max) = pool.index_memory();
-    let (counters, ram) = (pool.counters(), pool.ram());
+    let (counters, ram, safe) = (pool.counters(), pool.ram(), open.safe());
     let written = api::Written {
         write_bytes: counters.ssd_write_bytes.get(),
         populate_bytes: counters.ssd_populate_bytes.get(),
@@ -281,7 +295,9 @@ fn usage(
         cached_bytes: cached * BLOCK_BYTES,
         dirty_bytes: pool.unproven_blocks() * BLOCK_BYTES,
         lost_bytes: pool.lost_blocks() * BLOCK_BYTES,
-        destage: open.progress.borrow().pool(),
+        destage: api::Destaging { left_s: safe.in_s, ..open.progress.borrow().pool() },
+        safe_in_s: safe.in_s,
+        safe_when: safe.when,
         rebuild: open.rebuild(),
         recopy: open.recopy(),
         delay: open.progress.borrow().delay().to_owned(),
@@ -310,7 +326,7 @@ fn usage(
 impl Daemon {
     /// All of it.
     pub(super) fn status(&self) -> Status {
-        let pools = self.describe_pools();
+        let pools = self.show_pools();
         Status {
             schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -358,6 +374,7 @@ impl Daemon {
                     unused_bytes: 0,
                     displaced: String::new(),
                     health: None,
+                    pull: None,
                 })
                 .collect(),
         };
@@ -632,9 +649,13 @@ mod tests {
         let usage = dirty_bytes.map(usage_with);
         let all = json!({
             "name": "fast", "id": "", "state": state, "health": state.health(), "summary": "",
-            "action": action, "members": [], "volumes": [], "usage": usage,
+            "action": action, "members": [member("a"), member("b")], "volumes": [], "usage": usage,
         });
         serde_json::from_value(all).unwrap()
+    }
+
+    fn member(id: &str) -> Value {
+        json!({"id": id, "path": null, "state": "present"})
     }
 
     fn usage_with(dirty_bytes: u64) -> Value {
@@ -643,7 +664,7 @@ mod tests {
             "accept_data_loss_on_ssd_failure": false, "segment_bytes": 1 << 20, "segments": 512,
             "segments_free": 500, "cached_bytes": 0, "dirty_bytes": dirty_bytes, "lost_bytes": 0,
             "index_bytes": 0, "index_bytes_max": 0, "read_requests": 0, "read_hits": 0,
-            "write_requests": 0,
+            "write_requests": 0, "safe_in_s": 41, "safe_when": "41 s to safe",
         })
     }
 
@@ -652,8 +673,21 @@ mod tests {
         let well = || pool(PoolState::Online, "", Some(0));
         let said = summary(&[well()]);
         assert_eq!(said, "Healthy. 1 pool; every origin has all of its data.");
-        let said = summary(&[well(), pool(PoolState::Online, "", Some(4096))]);
-        assert_eq!(said, "Healthy. 2 pools; 4 KiB exist only on cache devices.");
+        let dirty = || pool(PoolState::Online, "", Some(4096));
+        let said = summary(&[well(), dirty()]);
+        assert_eq!(said, "Healthy. 2 pools; 4 KiB exist only on SSDs; 41 s to safe.");
+        let said = summary(&[dirty()]);
+        assert_eq!(said, "Healthy. 4 KiB exist only on these two SSDs; 41 s to safe.");
+        let waits = || {
+            let mut waits = dirty();
+            let usage = waits.usage.as_mut().unwrap();
+            (usage.safe_in_s, usage.safe_when) = (None, "waits until 22:00".to_owned());
+            waits
+        };
+        for pools in [[waits(), dirty()], [dirty(), waits()]] {
+            let said = summary(&pools);
+            assert_eq!(said, "Healthy. 2 pools; 8 KiB exist only on SSDs; waits until 22:00.");
+        }
         for state in [PoolState::Rebuilding, PoolState::Degraded, PoolState::Protected] {
             let said = summary(&[well(), pool(state, "", Some(0))]);
             assert!(said.starts_with("Degraded. 1 of 2 pools is recovering, "), "{said}");

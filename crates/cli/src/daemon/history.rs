@@ -1,6 +1,7 @@
 //! What a pool did in the last five minutes, the last hour and the last day: for whoever asks how it is, not for a
 //! monitor, which keeps a history of its own (`stats`).
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 
 use forebay_control::api::{Activity, OriginReads, Reads, Writes};
@@ -18,10 +19,16 @@ const PARTS: u64 = 12;
 /// Counters of a pool, 900 bytes; when it is opened all are zero.
 #[derive(Clone, Debug, Default)]
 struct Counted {
+    /// Parts of reads, but for those of streams that pass by.
     ram_hits: u64,
     hits: u64,
     partial_hits: u64,
     misses: u64,
+    /// Parts of reads of such streams.
+    stream_parts: u64,
+    /// Writes of such streams, and those of them that went past the cache.
+    stream_writes: u64,
+    stream_writes_past: u64,
     /// Requests that went past the cache, by reason: reads and writes.
     past: [[u64; Reason::ALL.len()]; 2],
     /// Histograms of latencies: of reads, of writes, and of reads of origins.
@@ -36,11 +43,21 @@ impl Counted {
             past[0][reason as usize] = requests.read_requests.get();
             past[1][reason as usize] = requests.write_requests.get();
         }
+        let [of_ram, hits, partial_hits, misses] = [
+            &counters.read_stream_ram_hits,
+            &counters.read_stream_hits,
+            &counters.read_stream_partial_hits,
+            &counters.read_stream_misses,
+        ]
+        .map(Cell::get);
         Self {
-            ram_hits: counters.read_ram_hits.get(),
-            hits: counters.read_hits.get(),
-            partial_hits: counters.read_partial_hits.get(),
-            misses: counters.read_misses.get(),
+            ram_hits: counters.read_ram_hits.get().saturating_sub(of_ram),
+            hits: counters.read_hits.get().saturating_sub(hits),
+            partial_hits: counters.read_partial_hits.get().saturating_sub(partial_hits),
+            misses: counters.read_misses.get().saturating_sub(misses),
+            stream_parts: hits + partial_hits + misses,
+            stream_writes: counters.write_stream_requests.get(),
+            stream_writes_past: counters.write_stream_past_requests.get(),
             past,
             latencies: [read, write, pool.origin_read_latency()].map(Latency::buckets),
         }
@@ -68,13 +85,21 @@ impl Counted {
             ssd_hits: hits.saturating_sub(ram_hits),
             partial_hits: self.partial_hits - before.partial_hits,
             misses: self.misses - before.misses,
+            stream_parts: self.stream_parts - before.stream_parts,
             past: past(0),
             p50_below_us: percentile_below_us(&read, 50),
             p99_below_us: percentile_below_us(&read, 99),
         };
+        let (requests, past) = (written.iter().sum::<u64>(), past(1));
+        let stream_requests = self.stream_writes - before.stream_writes;
+        let stream_past = self.stream_writes_past - before.stream_writes_past;
+        let others_past = past.values().sum::<u64>().saturating_sub(stream_past);
         let writes = Writes {
-            requests: written.iter().sum(),
-            past: past(1),
+            requests,
+            stream_requests,
+            // Some may have gone past and not be acknowledged yet.
+            hits: requests.saturating_sub(stream_requests).saturating_sub(others_past),
+            past,
             p50_below_us: percentile_below_us(&written, 50),
             p99_below_us: percentile_below_us(&written, 99),
         };
@@ -156,6 +181,9 @@ mod tests {
             hits: 3 * seconds,
             partial_hits: seconds / 10,
             misses: 2 * seconds,
+            stream_parts: 7 * seconds,
+            stream_writes: seconds,
+            stream_writes_past: seconds,
             ..Counted::default()
         };
         counted.past[0][Reason::Sequential as usize] = seconds;
@@ -198,7 +226,9 @@ mod tests {
         assert_eq!((ram_hits, ssd_hits, partial_hits, misses), (300, 600, 30, 600));
         assert_eq!(last.reads.past, BTreeMap::from([("sequential".to_owned(), 300)]));
         assert_eq!((last.reads.p50_below_us, last.reads.p99_below_us), (Some(128), Some(512)));
-        assert_eq!(last.writes.requests, 1_500);
+        assert_eq!((last.reads.stream_parts, last.writes.requests), (2_100, 1_500));
+        // Half of what went past was of streams.
+        assert_eq!((last.writes.stream_requests, last.writes.hits), (300, 900));
         assert_eq!(last.writes.past, BTreeMap::from([("mode".to_owned(), 600)]));
         assert_eq!((last.writes.p50_below_us, last.writes.p99_below_us), (Some(32), Some(32)));
         assert_eq!(last.reads.requests, 30_000);

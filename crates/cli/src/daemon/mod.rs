@@ -41,6 +41,7 @@ mod pull;
 mod relief;
 mod removal;
 mod replace;
+mod safe;
 mod scan;
 mod scrub;
 mod shelf;

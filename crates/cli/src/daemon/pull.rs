@@ -4,17 +4,25 @@ use std::path::Path;
 
 use forebay_control::api;
 use forebay_control::name::Name;
+use forebay_device::real::open::typed;
 use forebay_engine::format::{MemberState, Superblock};
 use forebay_engine::{Hold, Pull};
 
+use super::devices::Device;
 use super::progress::not_over;
 use super::volumes::BLOCK_BYTES;
 use super::{Daemon, Open, Slot};
 use crate::Result;
 use crate::text::{self, plural};
 
-/// Why not, what to do, and how long that takes.
-fn reason(name: &Name, open: &Open, pull: &Pull, hold: Hold) -> (String, String, Option<u64>) {
+/// Why not the device at this place, what to do, and how long that takes.
+fn reason(
+    name: &Name,
+    open: &Open,
+    path: &Path,
+    pull: &Pull,
+    hold: Hold,
+) -> (String, String, Option<u64>) {
     let superblock = open.pool.superblock();
     let flush: Vec<String> = superblock
         .volumes
@@ -23,30 +31,43 @@ fn reason(name: &Name, open: &Open, pull: &Pull, hold: Hold) -> (String, String,
         .map(|volume| format!("`forebay volume flush {name}/{}`", volume.name))
         .collect();
     let flush = flush.join(", ");
-    let progress = open.progress.borrow();
-    let add = "add another one first: `forebay pool device add`";
+    let add = format!("add another one first: `forebay pool device add {name} PATH`");
+    // Beside the last one nothing else has what is dirty.
+    let only = pull.only_dirty_bytes + if hold == Hold::Last { pull.short_bytes } else { 0 };
+    let lost = format!("{} are dirty and on it alone, and would be lost", text::bytes(only));
     match hold {
+        Hold::Last if only > 0 => (
+            format!("it is the only one: {lost}"),
+            format!("{add}; to have nothing to lose here: {flush}"),
+            None,
+        ),
         Hold::Last => {
-            ("it is the only one, and the pool would stop writing".to_owned(), add.to_owned(), None)
+            let why = "it is the only one: nothing would be lost, but the pool would stop writing";
+            (why.to_owned(), add, None)
         }
         Hold::OnlyCopy => {
             let (_, copied_again) = open.pool.short_bytes();
-            let why = format!(
-                "{} are dirty and on it alone, and would be lost",
-                text::bytes(pull.only_dirty_bytes)
-            );
             let wait = match superblock.dirty_copies {
                 1 => None,
-                _ if copied_again => Some("wait for the event `copies-restored`"),
+                _ if copied_again => Some("wait for the event `copies-restored`".to_owned()),
                 _ => Some(add),
             };
             let wait = wait.map_or(String::new(), |wait| format!("{wait}; or "));
             let action = format!(
-                "{wait}bring them home: {flush}; or have it emptied: `forebay pool device remove`"
+                "{wait}bring them home: {flush}; or have it emptied: `forebay pool device remove {name} {}`",
+                typed(path)
             );
             let restored = open.rebuild().left_s.filter(|_| superblock.dirty_copies > 1);
-            (why, action, restored.or(progress.pool().left_s).map(not_over))
+            (lost, action, restored.or(open.safe().in_s).map(not_over))
         }
+        Hold::Doubted => (
+            format!(
+                "{} are dirty, and the other one that has them has returned damage",
+                text::bytes(pull.short_bytes)
+            ),
+            format!("bring them home: {flush}"),
+            open.safe().in_s.map(not_over),
+        ),
         Hold::Witness => (
             "the witness cannot be written, and without it one that is stale may be believed"
                 .to_owned(),
@@ -170,39 +191,73 @@ impl Daemon {
             Err(failure) if self.is_used_at(Path::new(wanted)) => return Err(failure),
             Err(failure) => return not_in_use(&slot, &superblock, wanted).ok_or(failure),
         };
-        let pull = open.pool.can_pull(device.id)?;
-        let (summary, action, wait_s) = match pull.held_by {
-            Some(hold) => {
-                let (why, action, wait_s) = reason(name, &open, &pull, hold);
-                (format!("Not safe to pull: {why}."), action, wait_s)
-            }
-            None => {
-                let why = match () {
-                    () if pull.has_failed => "it has failed, and the pool goes on without it",
-                    () if open.pool.unproven_blocks() == 0 && open.is_any_displaced() => {
-                        "nothing is dirty"
-                    }
-                    () if open.pool.unproven_blocks() == 0 && open.pool.lost_blocks() > 0 => {
-                        "every origin has what is left"
-                    }
-                    () if open.pool.unproven_blocks() == 0 => "every origin has all of its data",
-                    () => "all that is dirty is on another cache device, too",
-                };
-                (format!("Safe to pull: {why}."), String::new(), Some(0))
-            }
-        };
-        let left = superblock.present().count() - 1;
-        Ok(api::Pull {
-            device: device.path.display().to_string(),
-            id: device.id.to_string(),
-            safe: pull.held_by.is_none(),
-            summary,
-            action,
-            wait_s,
-            only_dirty_bytes: pull.only_dirty_bytes,
-            only_clean_bytes: pull.only_clean_bytes,
-            ends_write_back: !pull.written_through.is_empty(),
-            notes: notes(name, &open, &pull, left),
-        })
+        pull_of(name, &open, device)
     }
+
+    /// The pools as they are shown, each cache device with whether it can be pulled.
+    pub(super) fn show_pools(&self) -> Vec<api::Pool> {
+        self.describe_pools().into_iter().map(|pool| self.with_pulls(pool)).collect()
+    }
+
+    /// The same of one.
+    pub(super) fn show_pool(&self, name: &str) -> Result<api::Pool> {
+        Ok(self.with_pulls(self.describe_pool(name)?))
+    }
+
+    fn with_pulls(&self, mut pool: api::Pool) -> api::Pool {
+        let (Ok((_, open)), Ok(name)) = (self.open(&pool.name), pool.name.parse()) else {
+            return pool;
+        };
+        let superblock = open.pool.superblock();
+        for member in pool.members.iter_mut().filter(|member| member.state.is_there()) {
+            let mut present = superblock.present().map(|present| present.device);
+            let id = present.find(|id| id.to_string() == member.id);
+            let device = id.zip(member.path.clone()).map(|(id, path)| Device { id, path });
+            member.pull = device.and_then(|device| pull_of(&name, &open, device).ok());
+        }
+        pool
+    }
+}
+
+/// What would be if a device that a pool uses were pulled now.
+fn pull_of(name: &Name, open: &Open, device: Device) -> Result<api::Pull> {
+    if let Some(host) = open.pool.lost_to() {
+        let (path, id) = (device.path.display().to_string(), device.id.to_string());
+        let summary = format!("Not safe to pull: host \"{host}\" has taken the pool over.");
+        return Ok(unused(&path, id, &summary, "ask there"));
+    }
+    let pull = open.pool.can_pull(device.id)?;
+    let (summary, action, wait_s) = match pull.held_by {
+        Some(hold) => {
+            let (why, action, wait_s) = reason(name, open, &device.path, &pull, hold);
+            (format!("Not safe to pull: {why}."), action, wait_s)
+        }
+        None => {
+            let why = match () {
+                () if pull.has_failed => "it has failed, and the pool goes on without it",
+                () if open.pool.unproven_blocks() == 0 && open.is_any_displaced() => {
+                    "nothing is dirty"
+                }
+                () if open.pool.unproven_blocks() == 0 && open.pool.lost_blocks() > 0 => {
+                    "every origin has what is left"
+                }
+                () if open.pool.unproven_blocks() == 0 => "every origin has all of its data",
+                () => "all that is dirty is on another cache device, too",
+            };
+            (format!("Safe to pull: {why}."), String::new(), Some(0))
+        }
+    };
+    let left = open.pool.superblock().present().count().saturating_sub(1);
+    Ok(api::Pull {
+        device: device.path.display().to_string(),
+        id: device.id.to_string(),
+        safe: pull.held_by.is_none(),
+        summary,
+        action,
+        wait_s,
+        only_dirty_bytes: pull.only_dirty_bytes,
+        only_clean_bytes: pull.only_clean_bytes,
+        ends_write_back: !pull.written_through.is_empty(),
+        notes: notes(name, open, &pull, left),
+    })
 }

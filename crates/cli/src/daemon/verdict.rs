@@ -9,7 +9,7 @@ use forebay_device::real::open::typed;
 use forebay_engine::Redundancy;
 use forebay_engine::format::{Superblock, VolumeRecord};
 
-use super::describe::clean_in;
+use super::describe::these_ssds;
 use super::direct::{on_origins, way_out};
 use super::pools::lost_of;
 use super::scan::{Unread, newest};
@@ -166,8 +166,8 @@ fn held(open: &Open) -> String {
         0 if open.pool.lost_blocks() > 0 => "Every origin has what is left.".to_owned(),
         0 => "Every origin has all of its data.".to_owned(),
         dirty => {
-            let left = clean_in(progress.pool().left_s);
-            format!("{} exist only on its cache devices{left}.", text::bytes(dirty))
+            let ssds = these_ssds(open.pool.superblock().present().count());
+            format!("{} exist only on {ssds}; {}.", text::bytes(dirty), open.safe().when)
         }
     };
     if !progress.delay().is_empty() {

@@ -9,12 +9,15 @@ use crate::common::{Client, forebay, leaves, run};
 use serde_json::Value;
 
 /// Everything that a change could touch. Destaging goes on meanwhile, so how much is dirty, since when and for how
-/// long, is not in it.
+/// long, and what would be lost with an SSD, is not in it.
 fn everything(daemon: &Daemon) -> (Value, Value) {
     let mut status = daemon.json(&["status"]);
     for pool in status["pools"].as_array_mut().unwrap() {
         pool["usage"] = Value::Null;
         pool["summary"] = Value::Null;
+        for member in pool["members"].as_array_mut().unwrap() {
+            member["pull"] = Value::Null;
+        }
         for volume in pool["volumes"].as_array_mut().unwrap() {
             for field in ["dirty_bytes", "destage", "dirty_for_s"] {
                 volume[field] = Value::Null;

@@ -127,6 +127,7 @@ fn a_machine_that_was_frozen_finds_its_pool_with_another_one_and_writes_nothing(
     until("it has noticed", || state_of(&first) == "lease-lost");
     let shown = first.tell(&["pool", "show", "fast"]);
     assert!(shown.contains("has taken it over"), "{shown}");
+    assert!(shown.contains("Not safe to pull: host "), "{shown}");
     until("it is an event", || first.tell(&["events"]).contains("lease-lost"));
     until("it is an event", || second.tell(&["events"]).contains("pool-taken-over"));
     let mut client = Client::connect(&first.dir.path("nbd"));

@@ -24,6 +24,7 @@ mod events;
 mod exports;
 mod faults;
 mod filesystems;
+mod glance;
 mod growth;
 mod handover;
 mod health;

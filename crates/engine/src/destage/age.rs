@@ -18,6 +18,7 @@ use forebay_device::runtime::SECOND;
 
 use super::Group;
 use crate::core::{Core, STRIPE_BLOCKS};
+use crate::format::DAY_MINUTES;
 use crate::ids::VolumeId;
 use crate::planted;
 use crate::volume::VolumeState;
@@ -29,6 +30,20 @@ const AGE_LOOK: Nanos = SECOND;
 /// Since when data is dirty of which that is not known, as what a start has found: older than any age
 /// that is allowed.
 pub(crate) const LONG_AGO: Nanos = 0;
+
+/// What dirty data waits for that no pressure and no request moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DestageWait {
+    /// That clients pause.
+    Pause,
+    /// The hours that are set for it.
+    Hours {
+        /// The minute of the day when they begin.
+        from: u16,
+        /// Minutes until then.
+        in_minutes: u16,
+    },
+}
 
 /// What a stripe owes its origin.
 pub(crate) struct Owed {
@@ -151,6 +166,22 @@ impl Core {
         let leaving = !self.mode_of(v).writes_back();
         let background = self.tuning.destage_when_idle && (leaving || self.is_background_time(v));
         v.drain.get() > 0 || self.protects(v) || background || v.origin.refuses_writes()
+    }
+
+    /// What keeps a part of what a volume owes from being destaged now; none if all of it is on its way.
+    pub(crate) fn destage_wait(&self, v: &VolumeState) -> Option<DestageWait> {
+        if self.is_asked_for(v) {
+            return None;
+        }
+        let hours = v.settings.get().destage_hours;
+        Some(match hours.zip(self.minute_of_day.get()) {
+            None => DestageWait::Pause,
+            Some((hours, now)) => {
+                let (from, _) = hours.minutes();
+                let in_minutes = (from + DAY_MINUTES - now) % DAY_MINUTES;
+                DestageWait::Hours { from, in_minutes }
+            }
+        })
     }
 
     /// Whether what has been dirty `since` then would stay if there were room.

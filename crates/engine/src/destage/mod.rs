@@ -22,6 +22,7 @@ use std::rc::Rc;
 
 use forebay_device::{Buf, Data, IoError, Nanos, io};
 
+pub use self::age::DestageWait;
 use self::age::LONG_AGO;
 pub(crate) use self::age::Owed;
 pub(crate) use self::elevator::LOOK_INTERVAL;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use forebay_device::Request;
 use forebay_device::model::world::Crash;
 use forebay_device::runtime::{MILLISECOND, SECOND};
-use forebay_engine::{Hours, Tuning, VolumeSettings};
+use forebay_engine::{DestageWait, Hours, Tuning, VolumeSettings};
 
 use crate::is_read;
 use crate::rig::{BLOCK, Plan, Rig, lazy, same, survive, version};
@@ -151,11 +151,14 @@ fn in_the_background_it_is_destaged_within_its_hours_alone() {
         let tuning = Tuning { destage_when_idle: true, ..flushing() };
         let night = VolumeSettings { destage_hours: Hours::new(60, 360), ..aging(0) };
         let rig = rig(seed, tuning, night)?;
+        let wait = || rig.volume().destage_wait();
         rig.pool().tell_time(59);
         rig.write(2, 3, 1)?;
         rig.pause(100 * SECOND);
         same("before its hours", on_origin(&rig, 3)?, 1)?;
+        assert_eq!(wait(), Some(DestageWait::Hours { from: 60, in_minutes: 1 }));
         rig.pool().tell_time(60);
+        assert_eq!(wait(), None);
         rig.pause(SECOND);
         same("within them", on_origin(&rig, 3)?, 2)?;
         rig.write(3, 3, 1)?;
@@ -165,6 +168,7 @@ fn in_the_background_it_is_destaged_within_its_hours_alone() {
         rig.write(4, 3, 1)?;
         rig.pause(100 * SECOND);
         same("behind them", on_origin(&rig, 3)?, 3)?;
+        assert_eq!(wait(), Some(DestageWait::Hours { from: 60, in_minutes: 19 * 60 }));
         // Age does not wait for them, and neither does who asks.
         set(&rig, VolumeSettings { dirty_age_max_s: 10, ..night })?;
         rig.pause(2 * SECOND);

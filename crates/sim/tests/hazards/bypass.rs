@@ -1,5 +1,6 @@
 //! What goes past the cache, and how it is counted.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::model::fault::{Ops, Trigger};
@@ -101,6 +102,18 @@ fn a_stream_of_reads_goes_past_from_its_cutoff_on_and_hits_do_not() {
     }
     // Of the fifth a quarter was cached.
     only(&rig, Reason::Sequential, (4, MIB - (64 << 10), 0, 0));
+    let (pool, volume) = (rig.pool(), rig.volume());
+    let (all, own) = (pool.counters(), volume.counters());
+    let counts = [&all.read_hits, &all.read_partial_hits, &all.read_misses].map(Cell::get);
+    assert_eq!(counts, [0, 1, 8]);
+    for streams in [
+        [&all.read_stream_hits, &all.read_stream_partial_hits, &all.read_stream_misses],
+        [&own.read_stream_hits, &own.read_stream_partial_hits, &own.read_stream_misses],
+    ] {
+        assert_eq!(streams.map(Cell::get), [0, 1, 3], "counted apart");
+    }
+    read_bytes(&rig, 0, 256 << 10);
+    assert_eq!((all.read_hits.get(), all.read_stream_hits.get()), (1, 0));
 }
 
 #[test]
@@ -298,6 +311,12 @@ fn several_streams_of_writes_go_past_at_once_and_other_writes_do_not() {
     // Of each the first 64 KiB are logged.
     only(&rig, Reason::Sequential, (0, 0, 3 * 12, 3 * 12 * step));
     assert_eq!(logged(&rig), 3 * (64 << 10) + 16 * BLOCK as u64);
+    let streams = |rig: &Rig| {
+        let pool = rig.pool();
+        let counters = pool.counters();
+        (counters.write_stream_requests.get(), counters.write_stream_past_requests.get())
+    };
+    assert_eq!(streams(&rig), (3 * 12, 3 * 12));
     set(&rig, VolumeSettings::default());
     (0..64).for_each(|write| write_bytes(&rig, write * step, step));
     only(&rig, Reason::Sequential, (0, 0, 3 * 12, 3 * 12 * step));

@@ -4,6 +4,7 @@
 use std::rc::Rc;
 
 use forebay_device::Runtime;
+use forebay_device::model::fault::{Ops, Trigger};
 use forebay_engine::{ErrorKind, EventKind, Hold, Mode, Pull};
 
 use crate::changing::{id_of, note_clean, plan};
@@ -132,6 +133,32 @@ fn each_reason_is_the_one_that_counts() {
         rig.broken[0].gone.set(true);
         assert!(!touch(&rig) && rig.pool().is_latched());
         assert_eq!(why(&rig, 2), Some(Hold::Latched));
+        Ok(())
+    });
+}
+
+/// What a copy is worth on a member that has returned damage nobody knows, until nothing is dirty.
+#[test]
+fn beside_a_member_that_has_returned_damage_the_other_one_stays_while_anything_is_dirty() {
+    survive(4, |seed| {
+        let why = |rig: &Rig| [0, 1].map(|member| ask(rig, member).held_by);
+        let plan = Plan { agreed: false, verify_reads: true, ..plan(2, 0, 2) };
+        let rig = Rig::new(seed, plan);
+        write_all(&rig, 2)?;
+        assert_eq!(why(&rig), [None, None]);
+        rig.broken[0].flipping.arm(Trigger::every(Ops::Reads));
+        let is_damaged = || rig.pool().damaged_blocks().iter().any(|(_, blocks)| *blocks > 0);
+        for block in 0..BLOCKS {
+            same("from the other copy", rig.read(block)?, 2)?;
+            if is_damaged() {
+                break;
+            }
+        }
+        rig.broken[0].flipping.disarm();
+        assert!(is_damaged());
+        assert_eq!(why(&rig), [None, Some(Hold::Doubted)]);
+        rig.destage()?;
+        assert_eq!(why(&rig), [None, None], "every origin has all of its data");
         Ok(())
     });
 }
