@@ -121,6 +121,10 @@ impl Export for VolumeExport {
         Rc::new(Self::new(self.volume.session(), self.description.clone(), self.terms.clone()))
     }
 
+    fn take_leave(&self) {
+        self.volume.take_leave();
+    }
+
     async fn read(&self, offset: u64, buf: Buf) -> (Buf, Result<(), ExportError>) {
         let (buf, result) = self.volume.read(offset, buf).await;
         (buf, result.map_err(|error| told(&error)))

@@ -73,6 +73,8 @@ impl Elsewhere {
 /// What the pool is told of a session.
 enum Passing {
     Begun(SessionId),
+    /// See [`Volume::take_leave`].
+    Leaving(SessionId),
     Ended(SessionId),
 }
 
@@ -184,6 +186,13 @@ impl Sessions {
         if known.is_none_or(|known| known < id.number) {
             self.get(volume, id);
         }
+    }
+
+    /// A session is about to end in order, if it has asked for anything.
+    fn take_leave(&self, id: SessionId) {
+        let sessions = self.0.borrow();
+        let session = sessions.get(id.place).and_then(Option::as_ref);
+        session.filter(|it| it.number == id.number).inspect(|it| it.view.take_leave());
     }
 
     /// Ends a session, unless its place is another one's by now.
@@ -348,6 +357,7 @@ impl Volume {
             while let Some(told) = passed.next().await {
                 match told {
                     Passing::Begun(id) => known.begin(&first, id),
+                    Passing::Leaving(id) => known.take_leave(id),
                     Passing::Ended(id) => known.end(id),
                 }
             }
@@ -524,6 +534,14 @@ impl Client {
     /// As there.
     pub async fn flush(&self) -> Result<()> {
         self.request(Request::Flush).await.result
+    }
+
+    /// See [`Volume::take_leave`].
+    pub fn take_leave(&self) {
+        match &self.0 {
+            Way::Here(volume) => volume.take_leave(),
+            Way::There(remote) => remote.line.passing.send(Passing::Leaving(remote.id)),
+        }
     }
 
     /// See [`Volume::trim`].

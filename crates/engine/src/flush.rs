@@ -3,7 +3,9 @@
 //! * What was written around the log is lost for good when a flush of the origin fails, although the origin still
 //!   returns it, and the next flush succeeds. So each client's next FLUSH fails, whoever's flush it was (INV-13).
 //! * A client's connection may end before it was told, or before the answer reached it. Then the next one that flushes
-//!   for the first time hears it, for it may be the same one. One that never flushes takes nothing from it.
+//!   for the first time hears it, for it may be the same one. One that never flushes takes nothing from it. One that takes
+//!   its leave behind the answer has heard; and of an answer that nobody knows to have arrived nobody else is told once
+//!   [`UNSEEN_TIME_MAX`] is over, or clients that flush once each would tell each other for ever.
 //! * That connection's end may still be unknown here when the client is back on another one. So for [`UNSEEN_TIME_MAX`] a
 //!   first FLUSH also hears of what a living session has not: one that has written and not flushed, or that an error was
 //!   sent to and that has not gone on since. It may be told of what is none of its business, once; the other way round data
@@ -30,10 +32,12 @@ pub(crate) struct Writers {
 }
 
 impl Writers {
-    /// The least that any of them may have heard; what those have left behind is thereby handed on.
-    fn least_told(&self, is_recent: bool) -> Option<u64> {
+    /// The least that any of them may have heard but the one that asks, which has entered with `own`; what those have left
+    /// behind is thereby handed on.
+    fn least_told(&self, is_recent: bool, own: Option<u64>) -> Option<u64> {
         let there = self.there.borrow();
-        let there = there.iter().filter(|(_, count)| is_recent && *count > 0);
+        let others = |(told, count): &(u64, u32)| *count > u32::from(own == Some(*told));
+        let there = there.iter().filter(|entry| is_recent && others(entry));
         self.left.take().into_iter().chain(there.map(|(told, _)| *told)).min()
     }
 
@@ -88,6 +92,9 @@ impl Heard {
 
 impl Drop for Volume {
     fn drop(&mut self) {
+        if !self.state.origin.was_noticed(self.core().rt.now(), UNSEEN_TIME_MAX) {
+            self.heard.before.set(None);
+        }
         if let Some(told) = self.heard.at_risk() {
             self.state.writers.leave(told);
         }
@@ -121,7 +128,10 @@ impl Volume {
         heard.wrote.set(false);
         let least = match heard.has_flushed.replace(true) {
             true => None,
-            false => self.state.writers.least_told(origin.was_noticed(now, UNSEEN_TIME_MAX)),
+            false => {
+                let is_recent = origin.was_noticed(now, UNSEEN_TIME_MAX);
+                self.state.writers.least_told(is_recent, heard.entered.get())
+            }
         };
         heard.told.set(heard.told.get().min(least.unwrap_or(u64::MAX)));
         let (told, known) = (heard.told.get(), origin.notices.get());
@@ -157,6 +167,12 @@ impl Volume {
         }
         self.enter(heard.at_risk());
         result
+    }
+
+    /// The client goes, having had all answers: it has heard what they said.
+    pub fn take_leave(&self) {
+        self.heard.before.set(None);
+        self.enter(self.heard.at_risk());
     }
 
     fn begin_writing(&self) {

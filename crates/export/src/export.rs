@@ -110,6 +110,10 @@ pub trait Export: 'static {
         self
     }
 
+    /// The client of this view goes in order, and has had the answers to all that it asked. Without this it may not have had the
+    /// last ones. By default nothing.
+    fn take_leave(&self) {}
+
     /// Fills all of `buf` from `offset` and hands back that very buffer; after an error it may be
     /// another one.
     fn read(&self, offset: u64, buf: Buf) -> impl Future<Output = (Buf, Result<(), ExportError>)>;

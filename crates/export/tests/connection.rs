@@ -399,6 +399,28 @@ fn a_client_that_sends_its_last_request_and_closes_gets_its_replies() {
 }
 
 #[test]
+fn a_client_takes_its_leave_with_all_answers_and_a_word() {
+    let (flush, disconnect) = (request(3, 0, 1, 0, 0), request(2, 0, 0, 0, 0));
+    for (waits, says, leaves) in [(true, true, 1), (true, false, 0), (false, true, 0)] {
+        let rig = Rig::new(MemoryExport::delayed);
+        let mut client = rig.open(false);
+        let (flush, disconnect) = (flush.clone(), disconnect.clone());
+        rig.world.run(async move {
+            client.send(&flush).await;
+            if waits {
+                client.reply(|_| 0).await.expect("an answer");
+            }
+            if says {
+                client.send(&disconnect).await;
+            }
+            client.stream.finish();
+            client.stream.drain().await
+        });
+        assert_eq!(rig.export.leaves.get(), leaves, "waits: {waits}, says: {says}");
+    }
+}
+
+#[test]
 fn a_wrong_magic_number_ends_the_connection() {
     let rig = Rig::new(|export| export);
     let mut client = rig.open(false);

@@ -145,6 +145,10 @@ impl<T: Transport, E: Export, G: 'static> Connection<T, E, G> {
             };
             ahead.skip(header_bytes);
             if request.kind == command::DISC {
+                // Who does not wait for an answer may not look at it either.
+                if self.permits.is_idle() && !self.link.is_dead() {
+                    self.export.take_leave();
+                }
                 return None;
             }
             let planned = plan(&request, &self.session);

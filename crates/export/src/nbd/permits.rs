@@ -227,9 +227,14 @@ impl Permits {
         self.budget.waiters.wake_all();
     }
 
+    /// Whether everything was given back.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.requests.get() == 0
+    }
+
     /// Waits until everything is given back.
     pub(crate) async fn drained(&self) {
-        self.waiters.until(|| self.requests.get() == 0).await;
+        self.waiters.until(|| self.is_idle()).await;
     }
 }
 

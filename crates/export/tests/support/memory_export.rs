@@ -30,6 +30,8 @@ pub struct MemoryExport {
     pub finished: Arc<AtomicUsize>,
     /// Clients that have begun.
     pub clients: Cell<usize>,
+    /// Those that have gone in order, with all answers.
+    pub leaves: Cell<usize>,
     pub flushes: Cell<usize>,
     pub fua_writes: Cell<usize>,
     pub prefetches: Cell<usize>,
@@ -60,6 +62,7 @@ impl MemoryExport {
             inflight_peak: Cell::new(0),
             finished: Arc::default(),
             clients: Cell::new(0),
+            leaves: Cell::new(0),
             flushes: Cell::new(0),
             fua_writes: Cell::new(0),
             prefetches: Cell::new(0),
@@ -131,6 +134,10 @@ impl Export for MemoryExport {
     fn for_client(self: Rc<Self>) -> Rc<Self> {
         self.clients.set(self.clients.get() + 1);
         self
+    }
+
+    fn take_leave(&self) {
+        self.leaves.set(self.leaves.get() + 1);
     }
 
     async fn read(&self, offset: u64, mut buf: Buf) -> (Buf, Result<(), ExportError>) {

@@ -190,6 +190,55 @@ fn hears_when_it_is_back(seed: u64, leaves: Leaves, elsewhere: bool) -> Result<(
     Ok(())
 }
 
+/// Clients that write, flush once and go: what one of them was told the others are not, if it took its leave, or once
+/// [`UNSEEN_TIME_MAX`] is over.
+fn one_flush_each(seed: u64, leaves: bool, elsewhere: bool) -> Result<(), String> {
+    let rig = readonly(seed);
+    let base = elsewhere.then(|| rig.volume().share().open(rig.runtime(), Vec::new()));
+    let visit = || {
+        let client = Rc::new(match &base {
+            Some(base) => base.session(),
+            None => rig.volume().client(),
+        });
+        let it = Rc::clone(&client);
+        let flushed = rig.run(async move {
+            let data = Buf::zeroed(BLOCK).freeze();
+            it.write(3 * BLOCK as u64, data, false).await.map_err(|error| error.to_string())?;
+            Ok::<bool, String>(it.flush().await.is_ok())
+        })??;
+        if leaves {
+            client.take_leave();
+        }
+        drop(client);
+        rig.pause(SOON);
+        Ok::<bool, String>(flushed)
+    };
+    assert!(visit()?);
+    rig.origin_broken.failing.arm(Trigger::every(Ops::Flushes).times(1));
+    assert!(!visit()?, "its own flush failed");
+    if leaves {
+        assert!(visit()?, "who took its leave has heard");
+        return Ok(());
+    }
+    assert!(!visit()? && !visit()?, "the answer may not have reached the one before");
+    rig.pause(UNSEEN_TIME_MAX);
+    assert!(!visit()?, "what the last one left");
+    assert!(visit()?, "and that is all");
+    Ok(())
+}
+
+#[test]
+fn what_was_heard_or_is_long_ago_is_not_handed_on_for_ever() {
+    survive(2, |seed| {
+        for leaves in [true, false] {
+            for elsewhere in [false, true] {
+                one_flush_each(seed, leaves, elsewhere)?;
+            }
+        }
+        Ok(())
+    });
+}
+
 /// Two that always have something to flush, and were both told.
 #[test]
 fn a_failure_that_all_have_heard_of_is_told_no_newcomer() {
