@@ -26,7 +26,7 @@ use crate::index::{Mapping, shard_of};
 use crate::lives::newest_lives;
 use crate::member::Member;
 use crate::membership::{Trust, trust_in};
-use crate::planted;
+use crate::planted::{self, Bug};
 use crate::recovery::{RecoveryReport, mappings};
 use crate::scan::OpenAtCrash;
 use crate::segment::{Set, SetState};
@@ -154,6 +154,7 @@ impl Core {
             let mut slots = slots.into_iter().map(|slot| slot.ok().filter(|r| r.pool == pool));
             found.push([slots.next().flatten(), slots.next().flatten()]);
         }
+        self.check_ages(&found)?;
         let all = || found.iter().flatten().flatten();
         // Also of those that do not count: no number is given out twice.
         let marking = self.superblock.borrow().marking_root;
@@ -175,6 +176,47 @@ impl Core {
             renewed.extend(first.filter(|_| renew).map(|root| (member, root)));
         }
         Ok(RootSlots { newest: newest.settled(marking), renewed, alike })
+    }
+
+    /// Ends an attempt that has begun with older copies of members, which were put back in their place: all that they hold
+    /// verifies, and may have been overwritten since. A root comes to slot 1 once it is durable in slot 0 of all that its epoch
+    /// names, so one of them that has an older root there has been set back. That is said of roots of the last start alone: what
+    /// this one writes to slot 1 again is of earlier ones.
+    ///
+    /// # Errors
+    /// If there are any; the next attempt is without them.
+    fn check_ages(&self, found: &[[Option<Root>; 2]]) -> Result<()> {
+        let second = found.iter().filter_map(|[_, second]| second.as_ref());
+        let of_last = second.filter(|it| it.start_number == self.log.start_number - 1 && !it.marks);
+        let Some(proven) = of_last.max_by_key(|root| root.generation) else { return Ok(()) };
+        let is_older = |root: &Root| root.generation < proven.generation;
+        let superblock = self.superblock.borrow();
+        let mut error = Ok(());
+        for (member, [first, second]) in self.members.iter().zip(found) {
+            let mut records = superblock.members.iter();
+            let is_named =
+                records.any(|it| it.device == member.id && it.joined_epoch <= proven.epoch);
+            // What is damaged says nothing.
+            let Some(first) = first.as_ref().filter(|first| is_named && is_older(first)) else {
+                continue;
+            };
+            if second.as_ref().is_some_and(|second| !is_older(second))
+                || planted::is(Bug::OlderCopyBelieved)
+            {
+                continue;
+            }
+            planted::seen("start: an older copy of a member");
+            let what = format!(
+                "cache device {} is as it was at checkpoint {}, and the others went on with it until {}: it has been set back, \
+                 as by a copy or a snapshot of it",
+                member.id, first.generation, proven.generation
+            );
+            if let Some(place) = member.place.get() {
+                self.deadline.attempts().fail(place, |_| what.clone());
+            }
+            error = Err(Error::new(ErrorKind::Io, what).hint(MEND));
+        }
+        error
     }
 
     /// Every valid segment header of this pool.

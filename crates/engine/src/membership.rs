@@ -59,8 +59,8 @@ struct Facts {
     /// member of the newest that was one by then; or the witness names the newest.
     one_line: bool,
     /// All members of the newest epoch are there and were read in full, or more than half of them
-    /// say that epoch, or the witness names it; and the witness knows no newer one, nor an older one without a member
-    /// that was one by then.
+    /// say that epoch, or the witness names it; and the witness knows no newer one, nor a newer state of that, nor an older one
+    /// without a member that was one by then.
     known: bool,
     missing: Missing,
     may_be_dirty: bool,
@@ -201,6 +201,13 @@ fn left_behind(witness: &WitnessFile, superblock: &Superblock) -> bool {
     !may_come_before(witness.epoch, &witness.members.iter().copied().collect(), superblock)
 }
 
+/// Whether the witness goes with a later superblock of this epoch, which was durable on all members before: none of these is as
+/// it was then.
+fn set_back(witness: &WitnessFile, superblock: &Superblock) -> bool {
+    let is_later = witness.epoch == superblock.epoch && witness.generation > superblock.generation;
+    is_later && !planted::is(Bug::OlderCopyBelieved)
+}
+
 /// The superblock that counts, and whether all that was found descends from one line. Of two
 /// groups that each went on without the other, the witness may name one.
 fn newest(found: &[Found], witness: Option<&WitnessFile>) -> Option<(Superblock, bool)> {
@@ -275,8 +282,7 @@ pub(crate) async fn assess(
         Decision::OpenUnknown => known_epoch.checked_add(2),
         Decision::Undecided => return Err(undecided(&superblock, &missing)),
         Decision::Unknown => {
-            let left = witness.as_ref().filter(|w| left_behind(w, &superblock));
-            return Err(unknown(&superblock, &missing, known_epoch, left.map(|w| w.epoch)));
+            return Err(unknown(&superblock, &missing, known_epoch, witness.as_ref()));
         }
         Decision::Forked => return Err(forked(&superblock)),
     };
@@ -338,8 +344,9 @@ fn facts(
         .filter(|f| f.slots.complete && f.slots.superblock.epoch == superblock.epoch)
         .count();
     let heard = found.iter().filter(there).filter(|f| f.slots.complete).count() == members.len();
-    let overtaken =
-        witness.is_some_and(|w| w.epoch > superblock.epoch || left_behind(w, superblock));
+    let overtaken = witness.is_some_and(|w| {
+        w.epoch > superblock.epoch || set_back(w, superblock) || left_behind(w, superblock)
+    });
     let witnessed = witness.is_some_and(|w| w.epoch == superblock.epoch);
     let missing = members.len() - count;
     Facts {
@@ -398,13 +405,20 @@ fn unknown(
     superblock: &Superblock,
     missing: &BTreeSet<DeviceId>,
     known_epoch: u64,
-    left_behind: Option<u64>,
+    witness: Option<&WitnessFile>,
 ) -> Error {
     let name = &superblock.name;
-    let what = if let Some(epoch) = left_behind {
+    let what = if let Some(left) = witness.filter(|w| left_behind(w, superblock)) {
         format!(
-            "pool \"{name}\" went on in epoch {epoch}, as the witness knows, without a cache device that has gone on by \
+            "pool \"{name}\" went on in epoch {}, as the witness knows, without a cache device that has gone on by \
              itself since, up to epoch {}: all that it holds may be stale",
+            left.epoch, superblock.epoch
+        )
+    } else if witness.is_some_and(|w| set_back(w, superblock)) {
+        planted::seen("start: all members are older copies");
+        format!(
+            "the cache devices of pool \"{name}\" are as they were at an earlier time, as by copies or snapshots of them: the \
+             witness knows a later state of epoch {}, and all that they hold may be stale",
             superblock.epoch
         )
     } else if known_epoch > superblock.epoch {

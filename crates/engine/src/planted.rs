@@ -90,6 +90,8 @@ pub enum Bug {
     LossAcceptedUnasked,
     /// A start begins its epoch before it has read what it goes on with.
     BegunUnread,
+    /// A member that has been set back to an earlier state is believed.
+    OlderCopyBelieved,
     /// A scrub takes the bytes of the first copy for good.
     HealedFromBadCopy,
     /// What a reader could not read in some copy waits for the next scrub.

@@ -124,7 +124,7 @@ pub(crate) const CODES: &[Code] = &[
     ),
     risky(
         "member-failed",
-        "A cache device failed on a write or a flush, returned nothing any more, or did not answer in time, and the pool goes on without it for good. Where that was in use, the text says whether anything is lost, how much dirty data has fewer copies than asked, and until when. Where the pool was being opened, nothing that is dirty is lost.",
+        "A cache device failed on a write or a flush, returned nothing any more, did not answer in time, or was found set back to an earlier state, and the pool goes on without it for good. Where that was in use, the text says whether anything is lost, how much dirty data has fewer copies than asked, and until when. Where the pool was being opened, nothing that is dirty is lost.",
         "The next device that fails may take dirty data, until all of it has its copies again or is destaged; the text says how much and until when.",
         "Leave the other devices in place until `copies-restored`, or until nothing is dirty. Take the failed one away; if it comes back it is stale and is not used.",
     ),

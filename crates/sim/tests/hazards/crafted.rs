@@ -252,6 +252,12 @@ impl Crafter {
     }
 }
 
+/// Gives the pool this image of its device, and the witness that goes with it.
+fn give(rig: &Rig, image: &[u8], witness: &Option<Vec<u8>>) {
+    rig.members[0].poke(0, image);
+    rig.remember(witness.clone());
+}
+
 /// Opens the pool, and does a little of everything with it if it opens.
 fn use_it(rig: &Rc<Rig>, opened: &mut u64) {
     if rig.open().is_err() {
@@ -277,14 +283,14 @@ fn crafted(seed: u64, versions: u64) -> u64 {
     let rig = furnished(seed);
     rig.world.set_limits(Limits { steps: 300_000, nanos: 30 * SECOND });
     let layout = Layout::new(MEMBER_BYTES, SEGMENT_BYTES as u32, SHARDS_MIN).unwrap();
-    let image = rig.members[0].peek(0, MEMBER_BYTES as usize);
+    let (image, witness) = (rig.members[0].peek(0, MEMBER_BYTES as usize), rig.recall());
     let mut opened = 0;
     for version in 0..versions {
         let rng = Rng::new(seed << 32 | version);
         let mut crafter = Crafter { rng, image: image.clone(), layout };
         let what: Vec<_> = (0..1 + version % 2).map(|_| crafter.craft()).collect();
         println!("seed {seed}, version {version}: {}", what.join("; "));
-        rig.members[0].poke(0, &crafter.image);
+        give(&rig, &crafter.image, &witness);
         use_it(&rig, &mut opened);
     }
     opened
@@ -341,6 +347,7 @@ fn more_data_in_a_set_than_it_has_blocks_is_passed_over() {
     let mut crafted = [0; 2];
     for (seed, partial) in (0..6).flat_map(|seed| [(seed, false), (seed, true)]) {
         let (rig, crafter) = killed(seed);
+        let witness = rig.recall();
         for at in crafter.records() {
             let (header, entries, sums) = decode_record(&crafter.image[at..]).unwrap();
             let has_data = |entry: &&Entry| entry.has_data() && entry.sectors == SECTORS_ALL;
@@ -370,7 +377,7 @@ fn more_data_in_a_set_than_it_has_blocks_is_passed_over() {
             let within = (at as u64 - crafter.layout.segments_offset) / SEGMENT_BYTES;
             image[crafter.segment(within + 1) - BLOCK] ^= 1;
             crafted[usize::from(partial)] += 1;
-            rig.members[0].poke(0, &image);
+            give(&rig, &image, &witness);
             use_it(&rig, &mut 0);
             if rig.open().is_ok() {
                 rig.pause(2 * SECOND);
@@ -389,6 +396,7 @@ fn what_a_start_passes_over_the_next_one_passes_over_as_well() {
     let (mut opened, facts) = (0, 4);
     for seed in 0..4 {
         let (rig, crafter) = killed(seed);
+        let witness = rig.recall();
         for number in 0..u64::from(crafter.layout.segment_count) {
             let at = crafter.segment(number);
             let mut image = crafter.image.clone();
@@ -397,7 +405,7 @@ fn what_a_start_passes_over_the_next_one_passes_over_as_well() {
             }
             image[at + stream] = facts;
             seal(&mut image[at..at + BLOCK]);
-            rig.members[0].poke(0, &image);
+            give(&rig, &image, &witness);
             if rig.open().is_ok() {
                 opened += 1;
                 rig.try_stop().unwrap();

@@ -31,6 +31,7 @@ mod members;
 mod memory;
 mod neighbours;
 mod numbers;
+mod older;
 mod origin;
 mod pair;
 mod populate;

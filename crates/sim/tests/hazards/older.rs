@@ -1,0 +1,171 @@
+//! A member that has been set back, as by a copy or a snapshot of it: all that it holds verifies, and others have overwritten it
+//! since.
+
+use std::rc::Rc;
+
+use forebay_device::model::world::Crash;
+use forebay_engine::EventKind;
+use forebay_engine::planted::Bug;
+
+use crate::rig::{MEMBER_BYTES, Plan, Rig, provoke, same, survive};
+
+const SEEDS: u64 = 8;
+
+/// Blocks that are written, more than a segment has.
+const BLOCKS: u64 = 48;
+
+/// How a run ends.
+#[derive(Clone, Copy)]
+enum End {
+    Stop,
+    Kill,
+}
+
+fn plan(members: usize, copies: u8) -> Plan {
+    Plan { members, copies, ..Plan::default() }
+}
+
+fn end(rig: &Rc<Rig>, end: End) -> Result<(), String> {
+    match end {
+        End::Stop => rig.stop().map(drop),
+        End::Kill => {
+            rig.crash(Crash::ProcessKill);
+            Ok(())
+        }
+    }
+}
+
+fn write(rig: &Rc<Rig>, version: u64) -> Result<(), String> {
+    for block in (3..3 + BLOCKS).step_by(8) {
+        rig.write(version, block, 8)?;
+    }
+    rig.flush()
+}
+
+fn reads(rig: &Rc<Rig>, when: &str, version: u64) -> Result<(), String> {
+    (3..3 + BLOCKS).try_for_each(|block| same(when, rig.read(block)?, version).map(drop))
+}
+
+/// What a member holds.
+fn image(rig: &Rig, member: usize) -> Vec<u8> {
+    rig.members[member].peek(0, MEMBER_BYTES as usize)
+}
+
+fn is_told(rig: &Rig) -> bool {
+    let told = |event: &forebay_engine::Event| {
+        event.kind == EventKind::MemberFailed && event.what.contains("has been set back")
+    };
+    rig.pool().events().iter().any(told)
+}
+
+/// A run, a copy of a member behind it, a run that overwrites everything, and the copy in its member's place.
+fn set_back(seed: u64, members: usize, copies: u8, ends: [End; 2]) -> Result<Rc<Rig>, String> {
+    let rig = Rig::new(seed, plan(members, copies));
+    write(&rig, 2)?;
+    end(&rig, ends[0])?;
+    let member = seed as usize % members;
+    let copy = image(&rig, member);
+    rig.open()?;
+    write(&rig, 3)?;
+    end(&rig, ends[1])?;
+    rig.members[member].poke(0, &copy);
+    Ok(rig)
+}
+
+fn goes_on_without_it(seed: u64, members: usize, ends: [End; 2]) -> Result<(), String> {
+    let rig = set_back(seed, members, 2, ends)?;
+    rig.open()?;
+    reads(&rig, "beside an older copy", 3)?;
+    assert!(is_told(&rig), "{:?}", rig.pool().events());
+    rig.restart(Crash::PowerCut)?;
+    reads(&rig, "at the next start", 3)
+}
+
+#[test]
+fn a_member_that_was_set_back_behind_a_clean_stop_is_gone_on_without() {
+    provoke(Bug::OlderCopyBelieved, SEEDS, |seed| {
+        goes_on_without_it(seed, 2 + seed as usize / 4, [End::Stop, End::Stop])
+    });
+}
+
+#[test]
+fn a_member_that_was_set_back_behind_a_kill_is_gone_on_without() {
+    survive(SEEDS, |seed| {
+        let ends = if seed < 4 { [End::Kill, End::Kill] } else { [End::Stop, End::Kill] };
+        goes_on_without_it(seed, 2 + seed as usize % 2, ends)
+    });
+}
+
+#[test]
+fn a_member_that_was_set_back_within_a_run_is_gone_on_without() {
+    survive(SEEDS, |seed| {
+        let rig = Rig::new(seed, plan(2, 2));
+        write(&rig, 2)?;
+        let member = seed as usize % 2;
+        let copy = image(&rig, member);
+        for version in 3..20 {
+            write(&rig, version)?;
+        }
+        rig.crash(Crash::ProcessKill);
+        rig.members[member].poke(0, &copy);
+        rig.open()?;
+        reads(&rig, "beside an older copy", 19)?;
+        assert!(is_told(&rig), "{:?}", rig.pool().events());
+        Ok(())
+    });
+}
+
+#[test]
+fn without_other_copies_a_pool_stays_closed_until_what_it_wrote_last_is_back() {
+    provoke(Bug::OlderCopyBelieved, SEEDS, |seed| {
+        let rig = Rig::new(seed, plan(2, 1));
+        write(&rig, 2)?;
+        rig.stop()?;
+        let member = seed as usize % 2;
+        let older = image(&rig, member);
+        rig.open()?;
+        write(&rig, 3)?;
+        rig.stop()?;
+        let newest = image(&rig, member);
+        rig.members[member].poke(0, &older);
+        let refused = rig.open().err().ok_or("it opens with an older copy")?;
+        assert!(refused.contains("has been set back"), "{refused}");
+        rig.crash(Crash::PowerCut);
+        rig.members[member].poke(0, &newest);
+        rig.open()?;
+        reads(&rig, "with the newest", 3)
+    });
+}
+
+/// Copies of all members, from before a start, in their place: they agree with each other, and the witness knows better.
+#[test]
+fn a_pool_of_which_all_members_were_set_back_asks_before_it_opens() {
+    provoke(Bug::OlderCopyBelieved, SEEDS, |seed| {
+        let members = 1 + seed as usize % 3;
+        let rig = Rig::new(seed, plan(members, 1));
+        write(&rig, 2)?;
+        end(&rig, if seed < 4 { End::Kill } else { End::Stop })?;
+        let copies: Vec<_> = (0..members).map(|member| image(&rig, member)).collect();
+        rig.open()?;
+        write(&rig, 3)?;
+        end(&rig, End::Kill)?;
+        let newest: Vec<_> = (0..members).map(|member| image(&rig, member)).collect();
+        let put_back = |images: &[Vec<u8>]| {
+            images
+                .iter()
+                .enumerate()
+                .for_each(|(member, image)| rig.members[member].poke(0, image));
+        };
+        put_back(&copies);
+        let refused = rig.open().err().ok_or("it opens with older copies alone")?;
+        assert!(refused.contains("are as they were at an earlier time"), "{refused}");
+        rig.crash(Crash::PowerCut);
+        if seed % 2 == 0 {
+            put_back(&newest);
+            rig.open()?;
+            return reads(&rig, "with the newest", 3);
+        }
+        rig.accepts.set(true);
+        rig.open()
+    });
+}
