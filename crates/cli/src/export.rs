@@ -19,6 +19,8 @@ pub(crate) struct VolumeExport {
 /// How an export is served.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
+    /// What complaints of its clients call it, if that is not the export's name.
+    pub(crate) name: Option<String>,
     pub(crate) access: Access,
     /// Without it clients speak in the clear.
     pub(crate) tls: Option<Tls>,
@@ -55,7 +57,7 @@ impl Default for Clients {
 impl From<Access> for Terms {
     /// In the clear.
     fn from(access: Access) -> Self {
-        Self { access, tls: None, needs_tls: false, clients: Clients::default() }
+        Self { name: None, access, tls: None, needs_tls: false, clients: Clients::default() }
     }
 }
 

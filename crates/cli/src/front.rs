@@ -11,7 +11,7 @@ use forebay_device::{BlockDevice, Buf, Data, IoError, Runtime};
 use forebay_engine::ids::PoolId;
 use forebay_engine::{Client, Port};
 use forebay_export::nbd::limits::CONNECTIONS_MAX;
-use forebay_export::nbd::{Exports, Server, Settings, Share};
+use forebay_export::nbd::{Complaint, Exports, Server, Settings, Share};
 use forebay_export::{Export, Listen, Transport};
 
 use crate::Result;
@@ -57,9 +57,8 @@ impl Front {
     /// # Errors
     /// As there.
     pub(crate) fn of(reactor: &Rc<Reactor>, export: impl Export, terms: &Terms) -> Result<Front> {
-        let (exports, settings) = exports(export, terms)?;
         let (front, calls) = Front::new();
-        reactor.spawn(Box::pin(serve(Rc::clone(reactor), exports, settings, calls)));
+        serve(reactor, export, terms, calls)?;
         Ok(front)
     }
 
@@ -78,9 +77,7 @@ impl Front {
             let devices = Rc::new(readers.into_iter().map(|it| it.map(open)).collect());
             remember(pool, &devices);
             let volume = port.open_with(Rc::clone(reactor) as _, devices);
-            if let Ok((exports, settings)) = exports(of_volume(volume, &terms), &terms) {
-                reactor.spawn(Box::pin(serve(Rc::clone(reactor), exports, settings, calls)));
-            }
+            let _ = serve(reactor, of_volume(volume, &terms), &terms, calls);
         });
         front
     }
@@ -161,35 +158,32 @@ fn of_volume(volume: Client, terms: &Terms) -> VolumeExport {
     VolumeExport::new(volume, "Forebay volume".to_owned(), terms.clone())
 }
 
-fn exports<E: Export>(export: E, terms: &Terms) -> Result<(Exports<E>, Settings)> {
-    let name = export.name().to_owned();
+fn serve(reactor: &Rc<Reactor>, export: impl Export, terms: &Terms, calls: Calls) -> Result<()> {
+    let name = terms.name.clone().unwrap_or_else(|| export.name().to_owned());
     let (exports, clients) = (Exports::default(), &terms.clients);
     exports
         .add_with(Rc::new(export), clients.places.clone())
         .map_err(|error| Failure::new(format!("cannot export \"{name}\": {error}")))?;
     let share = || Rc::new(Share::of(clients.memory_bytes_max));
-    Ok((
-        exports,
-        Settings {
-            tls: terms.tls.clone(),
-            idle_max: clients.idle_max,
-            inflight_bytes_max: clients.inflight_bytes_max,
-            share: SHARE.with(|known| Rc::clone(known.get_or_init(share))),
-        },
-    ))
-}
-
-async fn serve<E: Export>(
-    reactor: Rc<Reactor>,
-    exports: Exports<E>,
-    settings: Settings,
-    calls: Calls,
-) {
-    let arrivals = Arrivals { reactor: Rc::clone(&reactor), clients: calls.clients };
-    let runtime = Rc::clone(&reactor) as Rc<dyn Runtime>;
-    let server = Server::new(runtime, exports, settings, |complaint| {
+    let settings = Settings {
+        tls: terms.tls.clone(),
+        idle_max: clients.idle_max,
+        inflight_bytes_max: clients.inflight_bytes_max,
+        share: SHARE.with(|known| Rc::clone(known.get_or_init(share))),
+    };
+    let runtime = Rc::clone(reactor) as Rc<dyn Runtime>;
+    // Who has not come as far as choosing an export has come to this one's address.
+    let server = Server::new(runtime, exports, settings, move |complaint| {
+        let complaint = Complaint { export: Some(name.clone()), ..complaint.clone() };
         tell(format_args!("note: {complaint}"));
     });
+    reactor.spawn(Box::pin(run(Rc::clone(reactor), server, calls)));
+    Ok(())
+}
+
+/// Serves the clients that are handed over, until it is asked to stop.
+async fn run<E: Export>(reactor: Rc<Reactor>, server: Rc<Server<E>>, calls: Calls) {
+    let arrivals = Arrivals { reactor: Rc::clone(&reactor), clients: calls.clients };
     let (serving, ended) = (Rc::clone(&server), Rc::new(Flag::default()));
     let flag = Rc::clone(&ended);
     reactor.spawn(Box::pin(async move {

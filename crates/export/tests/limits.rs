@@ -122,17 +122,40 @@ fn servers_share_their_places_and_their_memory() {
     assert_eq!((count(), servers[4].0.inflight_bytes()), (0, 0));
 }
 
-#[test]
-fn a_client_that_comes_back_again_and_again_does_not_fill_the_log() {
-    let rig = Rig::new(|export| export);
-    for _ in 0..200 {
+/// Comes and says something else than NBD, so many times.
+fn come_again(rig: &Rig, times: u32) {
+    for _ in 0..times {
         let stream = rig.door.connect();
         rig.world.run(async move {
             let _ = stream.send_all(Buf::copy_of(b"GET / HTTP/1.1\r\n\r\n").freeze()).await;
             stream.drain().await
         });
     }
-    assert_eq!(rig.faults().len(), limits::COMPLAINTS_MAX as usize);
+}
+
+#[test]
+fn a_client_that_comes_back_again_and_again_does_not_fill_the_log() {
+    let rig = Rig::new(|export| export);
+    come_again(&rig, 200);
+    let unsaid = || rig.complaints.borrow().iter().map(|it| it.unsaid).collect::<Vec<_>>();
+    let told = limits::COMPLAINTS_MAX as usize;
+    assert_eq!(unsaid(), vec![0; told]);
+    assert_eq!(rig.faults().len(), told + 1, "the others are told of once nobody comes any more");
+    assert_eq!(unsaid()[told], u64::from(200 - limits::COMPLAINTS_MAX - 1));
+    assert!(rig.world.now() >= limits::COMPLAINTS_SPAN);
+    rig.complaints.take();
+    come_again(&rig, 1);
+    assert_eq!((rig.faults(), unsaid()), (vec![Fault::NotNbd], vec![0]));
+}
+
+#[test]
+fn what_was_not_told_of_clients_is_told_when_the_server_stops() {
+    let rig = Rig::new(|export| export);
+    come_again(&rig, limits::COMPLAINTS_MAX + 3);
+    rig.server.stop();
+    rig.world.settle();
+    assert!(rig.served.get() && rig.world.now() < limits::COMPLAINTS_SPAN);
+    assert_eq!(rig.complaints.borrow().last().map(|it| it.unsaid), Some(2));
 }
 
 #[test]

@@ -292,7 +292,7 @@ impl Daemon {
             Some(Reached::Missing { why, .. }) => return Err(why.clone()),
             None => return Err(Failure::coded(Code::NotFound, "its volume is not served")),
         };
-        let (terms, places) = self.terms(record)?;
+        let (terms, places) = self.terms(name, record)?;
         let doors = self.doors_kept(name, &places, patience).await?;
         Host::start_plain(&self.reactor, doors, &plain, &terms)
     }

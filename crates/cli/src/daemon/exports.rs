@@ -121,7 +121,7 @@ impl Daemon {
             Some(Attached::Missing { why, .. }) => return Err(why.clone()),
             None => return Err(Failure::coded(Code::NotFound, "its volume is gone")),
         };
-        let (terms, places) = self.terms(record)?;
+        let (terms, places) = self.terms(name, record)?;
         let doors = self.doors_kept(name, &places, patience).await?;
         let readers = open.members.borrow().readers_for(&self.crew)?;
         let readers = (open.pool.superblock().pool, readers);
@@ -164,7 +164,7 @@ impl Daemon {
         name: &VolumeName,
         record: &ExportRecord,
     ) -> Result<()> {
-        let (_, places) = self.terms(record)?;
+        let (_, places) = self.terms(name, record)?;
         self.doors(name, &places, 0).await.map(drop)
     }
 
@@ -172,7 +172,11 @@ impl Daemon {
     ///
     /// # Errors
     /// If the daemon's certificates do not allow it.
-    pub(super) fn terms<'a>(&self, record: &'a ExportRecord) -> Result<(Terms, Places<'a>)> {
+    pub(super) fn terms<'a>(
+        &self,
+        name: &VolumeName,
+        record: &'a ExportRecord,
+    ) -> Result<(Terms, Places<'a>)> {
         if record.require_tls && self.tls.is_none() {
             let what = "the export needs TLS, and the daemon has no certificate";
             return Err(Failure::coded(Code::BadRequest, what).hint(
@@ -181,7 +185,8 @@ impl Daemon {
         }
         let access = if record.read_only { Access::ReadOnly } else { Access::ReadWrite };
         let (needs_tls, clients) = (record.require_tls, self.config.clients());
-        let terms = Terms { access, tls: self.tls.clone(), needs_tls, clients };
+        let (name, tls) = (Some(name.to_string()), self.tls.clone());
+        let terms = Terms { name, access, tls, needs_tls, clients };
         let (socket, address) = match &record.place {
             Place::Socket(path) => (Some(path.as_path()), None),
             Place::Port(port) => (None, Some(loopback(*port))),

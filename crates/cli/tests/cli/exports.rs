@@ -1,6 +1,8 @@
 //! How exports are served: read-only, under TLS, and where.
 
+use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, SystemTime};
@@ -88,6 +90,24 @@ fn a_read_only_export_stays_read_only() {
     daemon.tell(&["export", "add", "fast/vm"]);
     assert_eq!(daemon.json(&["export", "list"])["items"][0]["read_only"], false);
     daemon.stop();
+}
+
+#[test]
+fn a_complaint_about_a_client_names_the_pool_and_the_volume() {
+    let mut daemon = with_volume("complaint", |_| String::new());
+    let (socket, log) = (daemon.dir.path("nbd"), daemon.dir.path("log"));
+    daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
+    daemon.stop();
+    daemon.spawn_logged(&log);
+    until("it listens", || UnixStream::connect(&socket).is_ok());
+    let mut stranger = UnixStream::connect(&socket).unwrap();
+    stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    // The server closes.
+    let _ = stranger.read_to_end(&mut Vec::new());
+    daemon.stop();
+    let log = std::fs::read_to_string(log).unwrap();
+    let complaint = log.lines().find(|line| line.contains("connection of unix")).expect("one");
+    assert!(complaint.ends_with(" to \"fast/vm\" closed: it does not speak NBD"), "{log}");
 }
 
 #[test]
@@ -215,11 +235,11 @@ fn a_certificate_that_clients_will_refuse_is_told_of() {
 
 /// Whether a client gets an export, or its connection is closed.
 fn is_let_in(socket: &Path) -> Option<Client> {
-    let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+    let mut stream = UnixStream::connect(socket).unwrap();
     let mut answer = [0; 28];
-    std::io::Read::read_exact(&mut stream, &mut answer[..18]).unwrap();
-    std::io::Write::write_all(&mut stream, b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
-    match std::io::Read::read_exact(&mut stream, &mut answer[18..]) {
+    stream.read_exact(&mut answer[..18]).unwrap();
+    stream.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
+    match stream.read_exact(&mut answer[18..]) {
         Ok(()) => Some(Client::open(stream, &answer[18..])),
         Err(_) => None,
     }

@@ -151,6 +151,6 @@ fn a_client_that_breaks_the_protocol_is_told_of_in_one_line_and_disturbs_nobody(
     assert_eq!(lines.len(), 3, "{log}");
     for line in lines {
         assert!(line.starts_with("note: connection of 127.0.0.1:"), "{log}");
-        assert!(line.ends_with(" closed: it does not speak NBD"), "{log}");
+        assert!(line.ends_with(" to \"dev\" closed: it does not speak NBD"), "{log}");
     }
 }

@@ -1,12 +1,14 @@
 //! What is said of a client whose connection ends otherwise than by its wish or the server's stop.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::mem::discriminant;
 
 use crate::nbd::limits::{
     COMPLAINTS_MAX, COMPLAINTS_SPAN, DRAIN_TIME_MAX, NEGOTIATION_TIME_MAX, SKIPPED_BYTES_MAX,
     STALL_TIME_MAX,
 };
+use crate::nbd::signal::Waiters;
 use forebay_device::runtime::{Nanos, SECOND};
 
 /// What was wrong.
@@ -78,7 +80,7 @@ pub struct Complaint {
     pub export: Option<String>,
     /// Why.
     pub fault: Fault,
-    /// How many before it there was no room to tell of.
+    /// How many more of the same kind there was no room to tell of within [`COMPLAINTS_SPAN`].
     pub unsaid: u64,
 }
 
@@ -91,32 +93,65 @@ impl fmt::Display for Complaint {
         write!(f, "closed: {}", self.fault)?;
         match self.unsaid {
             0 => Ok(()),
-            count => write!(f, " (and {count} others were closed before it)"),
+            count => {
+                let seconds = COMPLAINTS_SPAN / SECOND;
+                write!(f, " (and {count} more of this kind in the last {seconds} s)")
+            }
         }
     }
 }
 
-/// Lets so many complaints through that nobody can fill a log with them.
+/// Lets so many complaints through that nobody can fill a log with them. Of those above, the last of each kind is
+/// kept, with the number of the others, until the span is over.
 #[derive(Default)]
 pub(crate) struct Limiter {
     begun: Cell<Nanos>,
     told: Cell<u32>,
-    unsaid: Cell<u64>,
+    kept: RefCell<Vec<Complaint>>,
+    keeping: Waiters,
 }
 
 impl Limiter {
-    /// Whether there is room for a complaint: how many before it had none.
-    pub(crate) fn admit(&self, now: Nanos) -> Option<u64> {
-        if now >= self.begun.get().saturating_add(COMPLAINTS_SPAN) {
+    /// The complaint again, if there is room to tell of it now.
+    pub(crate) fn admit(&self, now: Nanos, complaint: Complaint) -> Option<Complaint> {
+        if now >= self.end() {
             self.begun.set(now);
             self.told.set(0);
         }
         if self.told.get() == COMPLAINTS_MAX {
-            self.unsaid.set(self.unsaid.get() + 1);
+            self.keep(complaint);
             return None;
         }
         self.told.set(self.told.get() + 1);
-        Some(self.unsaid.take())
+        Some(complaint)
+    }
+
+    fn keep(&self, mut complaint: Complaint) {
+        let kind = discriminant(&complaint.fault);
+        let mut kept = self.kept.borrow_mut();
+        match kept.iter_mut().find(|other| discriminant(&other.fault) == kind) {
+            Some(other) => {
+                complaint.unsaid = other.unsaid + 1;
+                *other = complaint;
+            }
+            None => kept.push(complaint),
+        }
+        self.keeping.wake_all();
+    }
+
+    /// When there will be room for what is kept; returns once something is.
+    pub(crate) async fn until_keeping(&self) -> Nanos {
+        self.keeping.until(|| !self.kept.borrow().is_empty()).await;
+        self.end()
+    }
+
+    /// What was kept.
+    pub(crate) fn take(&self) -> Vec<Complaint> {
+        self.kept.take()
+    }
+
+    fn end(&self) -> Nanos {
+        self.begun.get().saturating_add(COMPLAINTS_SPAN)
     }
 }
 
@@ -144,22 +179,29 @@ mod tests {
     }
 
     #[test]
-    fn complaints_above_the_limit_are_counted_and_told_of_with_the_next_one() {
+    fn complaints_above_the_limit_are_kept_by_kind_and_counted() {
         let limiter = Limiter::default();
+        let admit = |now, fault| {
+            let complaint = Complaint { peer: format!("p{now}"), export: None, fault, unsaid: 0 };
+            limiter.admit(now, complaint).is_some()
+        };
         for n in 0..u64::from(COMPLAINTS_MAX) {
-            assert_eq!(limiter.admit(5 + n), Some(0));
+            assert!(admit(5 + n, Fault::NotNbd));
         }
         for n in 0..1000 {
-            assert_eq!(limiter.admit(100 + n), None);
+            assert!(!admit(100 + n, Fault::NotNbd));
         }
-        assert_eq!(limiter.admit(COMPLAINTS_SPAN - 1), None);
-        assert_eq!(limiter.admit(COMPLAINTS_SPAN), Some(1001));
-        assert_eq!(limiter.admit(COMPLAINTS_SPAN), Some(0));
-        let complaint =
-            Complaint { peer: "p".into(), export: None, fault: Fault::NotNbd, unsaid: 7 };
+        for why in ["one", "another"] {
+            assert!(!admit(COMPLAINTS_SPAN - 1, Fault::Tls(why.to_owned())));
+        }
+        let kept: Vec<_> = limiter.take().iter().map(Complaint::to_string).collect();
+        let [strangers, tls] = &kept[..] else { panic!("{kept:?}") };
         assert_eq!(
-            complaint.to_string(),
-            "connection of p closed: it does not speak NBD (and 7 others were closed before it)"
+            strangers,
+            "connection of p1099 closed: it does not speak NBD (and 999 more of this kind in the last 60 s)"
         );
+        assert!(tls.ends_with(" closed: TLS: another (and 1 more of this kind in the last 60 s)"));
+        assert!(admit(COMPLAINTS_SPAN, Fault::Idle));
+        assert!(limiter.take().is_empty());
     }
 }

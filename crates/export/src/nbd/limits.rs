@@ -118,7 +118,8 @@ pub const WATCH_INTERVAL: Nanos = 5 * SECOND;
 pub const DRAIN_TIME_MAX: Nanos = 10 * SECOND;
 
 /// Complaints of one server that are told within [`COMPLAINTS_SPAN`]: enough to see what is wrong
-/// with somebody's clients, and 3 MB a day of a log in the worst case. Those above are counted.
+/// with somebody's clients, and 5 MB a day of a log in the worst case. Those above are counted, and told of by kind when
+/// the span is over.
 pub const COMPLAINTS_MAX: u32 = 20;
 
 /// See [`COMPLAINTS_MAX`].

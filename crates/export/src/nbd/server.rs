@@ -94,15 +94,16 @@ pub struct Server<E> {
     connections: Rc<Connections>,
     stopping: Signal,
     limiter: Limiter,
-    /// Whether a listener looks after clients that do nothing already.
+    /// Whether a listener looks after clients and complaints already.
     is_watched: Cell<bool>,
     complain: Box<dyn Fn(&Complaint)>,
 }
 
 impl<E: Export> Server<E> {
     /// A server without listeners. It calls `complain` once for each connection that ends because
-    /// its client did not keep to the protocol or to a limit, when it has ended; not more often
-    /// than [`COMPLAINTS_MAX`](crate::nbd::limits::COMPLAINTS_MAX) says.
+    /// its client did not keep to the protocol or to a limit, when it has ended. Above
+    /// [`COMPLAINTS_MAX`](crate::nbd::limits::COMPLAINTS_MAX) it does so once for all others of a kind, when the
+    /// span is over.
     pub fn new(
         runtime: Rc<dyn Runtime>,
         exports: Exports<E>,
@@ -170,13 +171,38 @@ impl<E: Export> Server<E> {
             self.cut_off();
             self.connections.ended.until(|| self.connections.count() == 0).await;
         }
+        self.tell_kept();
     }
 
-    /// Looks after clients that do nothing, while that matters; for ever.
+    /// What one listener does for all; for ever.
     async fn watch(&self) {
         if self.is_watched.replace(true) {
             return std::future::pending().await;
         }
+        let mut clients = pin!(self.watch_clients());
+        let mut complaints = pin!(self.watch_complaints());
+        poll_fn(|context| {
+            let _ = clients.as_mut().poll(context);
+            complaints.as_mut().poll(context)
+        })
+        .await;
+    }
+
+    /// Tells of complaints for which there was no room, once there is; for ever.
+    async fn watch_complaints(&self) {
+        loop {
+            let end = self.limiter.until_keeping().await;
+            let _ = self.runtime.sleep(end.saturating_sub(self.runtime.now())).await;
+            self.tell_kept();
+        }
+    }
+
+    fn tell_kept(&self) {
+        self.limiter.take().iter().for_each(&self.complain);
+    }
+
+    /// Looks after clients that do nothing, while that matters; for ever.
+    async fn watch_clients(&self) {
         let Settings { idle_max, share, .. } = &self.settings;
         let matters = || self.connections.count() > 0 && (idle_max.is_some() || share.is_short());
         loop {
@@ -225,10 +251,8 @@ impl<E: Export> Server<E> {
                 (None, end)
             }
         };
-        if let Some(fault) = end
-            && let Some(unsaid) = self.limiter.admit(self.runtime.now())
-        {
-            (self.complain)(&Complaint { peer, export, fault, unsaid });
-        }
+        let complaint = end.map(|fault| Complaint { peer, export, fault, unsaid: 0 });
+        let told = complaint.and_then(|it| self.limiter.admit(self.runtime.now(), it));
+        told.iter().for_each(&self.complain);
     }
 }

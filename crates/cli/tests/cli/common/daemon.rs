@@ -220,6 +220,13 @@ impl Daemon {
         self.child = Some(self.command().spawn().unwrap());
     }
 
+    /// The same, with all of its log in a file.
+    pub fn spawn_logged(&mut self, log: &Path) {
+        let file = std::fs::File::create(log).unwrap();
+        let mut command = self.command();
+        self.child = Some(command.env("FOREBAY_LOG", "info").stderr(file).spawn().unwrap());
+    }
+
     /// Its process.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().unwrap().id()
