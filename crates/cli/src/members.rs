@@ -17,6 +17,8 @@ use forebay_device::{BlockDevice, Buf};
 use forebay_engine::format::{FormatError, Layout, MEMBER_BYTES_MIN, SUPERBLOCK_BYTES, Superblock};
 use forebay_engine::ids::{DeviceId, PoolId};
 use forebay_engine::{CreateOptions, ErrorKind, Pool, Tuning, read_spare, read_superblock};
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 
 use crate::Result;
 use crate::blocking::on_thread;
@@ -37,6 +39,13 @@ const IN_USE_INTERVAL: Nanos = 20 * MILLISECOND;
 
 /// What a device is looked at for.
 const CREATE: &str = "create a pool on";
+
+/// Bytes of a file with holes that are looked through at the most: a slow disk reads as many before it is taken for one
+/// that does not answer.
+const LOOK_BYTES_MAX: u64 = 512 << 20;
+
+/// What to do about a file with holes whose content somebody may want.
+pub(crate) const ANOTHER: &str = "use another one: make a new file, written in full; or, only if its data is not needed, remove it";
 
 /// Cache devices on their way to another reactor, by number.
 pub(crate) type Readers = Vec<Option<Reader>>;
@@ -451,27 +460,54 @@ pub(crate) fn refuse_sparse(
     Err(Failure::new(what).hint(remedy(meta.len())))
 }
 
-/// The same of what is to become a cache device: `remedy` costs what is in the file, so it is told only if nothing is
-/// known to be there.
+/// The same of what is to become a cache device: `remedy` costs what is in the file, so it is told only if nobody uses it
+/// and nothing is there.
 ///
 /// # Errors
 /// Those of [`refuse_sparse`], from its first byte on.
 pub(crate) fn refuse_sparse_anew(path: &Path, remedy: impl FnOnce(u64) -> String) -> Result<()> {
     let Err(refused) = refuse_sparse(path, 0, remedy) else { return Ok(()) };
-    let looked = std::fs::File::open(path).and_then(|file| {
-        let size = file.metadata()?.len();
-        probe_with(size, |buf, offset| file.read_exact_at(buf, offset))
-    });
-    let why = match looked {
-        Ok(found) => match found.first() {
-            None => return Err(refused),
-            Some(first) => format!("it holds: {} (at byte {})", first.what, first.offset),
-        },
+    if let Err(in_use @ OpenError::InUse { .. }) = open(path, &OpenOptions::default()) {
+        return Err(in_use.into());
+    }
+    let why = match content_of(path) {
+        Ok(None) => return Err(refused),
+        Ok(Some(what)) => what,
         // Nobody can say that there is nothing.
         Err(error) => format!("it cannot be read: {error}"),
     };
-    Err(Failure::new(format!("{}, and {why}", refused.what()))
-        .hint("use another one; or, only if its data is not needed, remove it"))
+    Err(Failure::new(format!("{}, and {why}", refused.what())).hint(ANOTHER))
+}
+
+/// What a file with holes holds, if anything.
+fn content_of(path: &Path) -> std::io::Result<Option<String>> {
+    let file = std::fs::File::open(path)?;
+    let size = file.metadata()?.len();
+    let found = probe_with(size, |buf, offset| file.read_exact_at(buf, offset))?;
+    if let Some(first) = found.first() {
+        return Ok(Some(format!("it holds: {} (at byte {})", first.what, first.offset)));
+    }
+    let zeroes = vec![0; 1 << 20];
+    let (mut buf, mut at, mut looked) = (zeroes.clone(), 0, 0);
+    loop {
+        at = match seek(&file, SeekFrom::Data(at)) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        if looked >= LOOK_BYTES_MAX {
+            return Ok(Some(format!("it may hold data (from byte {at} on)")));
+        }
+        let count = file.read_at(&mut buf, at)?;
+        if buf[..count] != zeroes[..count] {
+            let zero = buf.iter().take_while(|byte| **byte == 0).count() as u64;
+            return Ok(Some(format!("it holds data (at byte {})", at + zero)));
+        }
+        if count == 0 {
+            return Ok(None);
+        }
+        (at, looked) = (at + count as u64, looked + count as u64);
+    }
 }
 
 /// Says so if one superblock slot is damaged: the other one serves, but nobody knows why.

@@ -18,7 +18,7 @@ use super::latency::{flushes, reads, syncs};
 use super::{Findings, Verdict};
 use crate::health::{Known, Tools, ask};
 use crate::inspect::{spare_at, superblock_at};
-use crate::members::{fill, refuse_sparse_anew};
+use crate::members::{ANOTHER, fill, refuse_sparse, refuse_sparse_anew};
 use crate::{memory, text};
 
 /// A durable write of an SSD that honours flushes takes tens of microseconds with power-loss
@@ -64,7 +64,7 @@ pub(super) fn look(path: &Path, has_ring: bool, findings: &Findings) -> bool {
             let what = "/sys does not tell its sectors and cache".to_owned();
             findings.add(subject, "sectors", Verdict::Skipped, what);
         }
-        None => look_at_holes(subject, path, findings),
+        None => look_at_holes(subject, path, is_free, findings),
     }
     let Some(size_bytes) = size_bytes else { return true };
     look_at_content(subject, path, &file, size_bytes, findings);
@@ -277,8 +277,12 @@ pub(super) fn look_at_health(subject: &str, path: &Path, findings: &Findings) {
 }
 
 /// A cache device must not run out of space under dirty data.
-fn look_at_holes(subject: &str, path: &Path, findings: &Findings) {
-    match refuse_sparse_anew(path, |bytes| fill(path, bytes)) {
+fn look_at_holes(subject: &str, path: &Path, is_free: bool, findings: &Findings) {
+    let looked = match is_free {
+        true => refuse_sparse_anew(path, |bytes| fill(path, bytes)),
+        false => refuse_sparse(path, 0, |_| ANOTHER.to_owned()),
+    };
+    match looked {
         Ok(()) => findings.add(subject, "holes", Verdict::Ok, "none".into()),
         Err(failure) => {
             findings.add(subject, "holes", Verdict::Warn, failure.what().to_owned());

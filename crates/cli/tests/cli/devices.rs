@@ -110,6 +110,32 @@ fn a_file_system_in_a_sparse_file_is_named_and_nobody_is_told_to_overwrite_it() 
     daemon.stop();
 }
 
+/// Somebody may serve it as a disk, and to fill it would cost what is on it.
+#[test]
+fn nobody_is_told_to_overwrite_a_sparse_file_that_is_in_use_or_holds_data() {
+    let mut daemon = Daemon::new("sparse-disk");
+    let disk = daemon.dir.sparse("disk", 600 << 20);
+    let create = ["pool", "create", "fast", "--ssd", disk.to_str().unwrap()];
+    let refused = |what: &str, hint: &str| {
+        for how in [&[][..], &["--dry-run"]] {
+            let asked = [&create[..], how].concat();
+            daemon.refused(&asked, what, hint);
+            let text = stderr(&daemon.ask(&asked));
+            assert!(!text.contains("dd if="), "{text}");
+        }
+    };
+    let file = std::fs::File::options().write(true).open(&disk).unwrap();
+    file.lock().unwrap();
+    refused(&format!("is in use by process {}", std::process::id()), "stop who uses it");
+    file.unlock().unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[1], 300 << 20).unwrap();
+    refused("has holes", "make a new file");
+    refused("and it holds data (at byte 314572800)", "make a new file");
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0], 300 << 20).unwrap();
+    daemon.refused(&create, "has holes", "dd if=/dev/zero");
+    daemon.stop();
+}
+
 #[test]
 fn a_cache_device_is_added_to_a_pool_that_serves() {
     let mut daemon = Daemon::new("more-devices");
