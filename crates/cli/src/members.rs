@@ -298,8 +298,8 @@ impl Members {
     }
 
     /// Refuses devices that hold anything that somebody may want to keep; `doing` says what for. A spare of
-    /// the pool `own` holds nothing.
-    pub(crate) async fn refuse_used(&self, doing: &str, own: Option<PoolId>) -> Result<()> {
+    /// the pool `own`, which is open, holds nothing.
+    pub(crate) async fn refuse_used(&self, doing: &str, own: Option<&Superblock>) -> Result<()> {
         for (path, device) in self.list() {
             refuse_used(path, &*device, doing, own).await?;
         }
@@ -370,32 +370,57 @@ impl Opened {
     }
 }
 
+/// How to erase what makes a device one of a pool: both of its superblocks.
+pub(crate) fn erase(path: &Path) -> String {
+    format!("`dd if=/dev/zero of={} bs=128K count=2 conv=notrunc,fsync`", typed(path))
+}
+
 /// Refuses a device that holds a pool, or anything else known.
 async fn refuse_used(
     path: &Path,
     device: &dyn BlockDevice,
     doing: &str,
-    own: Option<PoolId>,
+    own: Option<&Superblock>,
 ) -> Result<()> {
     let subject = format!("cannot {doing} {}", path.display());
     let refused = |what: String, hint: String| Err(Failure::new(what).on(&subject).hint(hint));
     match read_superblock(device).await {
-        Ok(superblock) => refused(
-            format!("it belongs to pool \"{}\" ({})", superblock.name, superblock.pool),
-            "open that pool (`forebay pool import`); or, if its data is not needed, erase the \
-             first 256 KiB"
-                .to_owned(),
-        ),
+        Ok(superblock) => {
+            let pool = format!("pool \"{}\" ({})", superblock.name, superblock.pool);
+            let is_stale = |own: &Superblock| {
+                own.pool == superblock.pool
+                    && own.present().all(|member| member.device != superblock.device)
+            };
+            if own.is_some_and(is_stale) {
+                return refused(
+                    format!("it is stale: {pool} has gone on without it"),
+                    format!(
+                        "nothing that it holds is believed; erase it, then try again: {}",
+                        erase(path)
+                    ),
+                );
+            }
+            refused(
+                format!("it belongs to {pool}"),
+                format!(
+                    "open that pool (`forebay pool import`); or, if its data is not needed: {}",
+                    erase(path)
+                ),
+            )
+        }
         Err(error) if error.kind == ErrorKind::Future => refused(error.what, error.hint),
         Err(error) => {
             let spare = read_spare(device).await?;
-            if let Some(spare) = spare.as_ref().filter(|spare| Some(spare.pool) != own) {
-                let (name, path) = (&spare.name, typed(path));
+            if let Some(spare) =
+                spare.as_ref().filter(|spare| own.map(|own| own.pool) != Some(spare.pool))
+            {
+                let (name, at) = (&spare.name, typed(path));
                 return refused(
                     format!("it is a spare of pool \"{name}\" ({})", spare.pool),
                     format!(
-                        "take it from there: `forebay pool device remove {name} {path}`; or, if that pool is \
-                         no more, erase the first 256 KiB"
+                        "take it from there: `forebay pool device remove {name} {at}`; or, if that pool is \
+                         no more: {}",
+                        erase(path)
                     ),
                 );
             }
@@ -412,8 +437,8 @@ async fn refuse_used(
                     error.what,
                     format!(
                         "a pool may be there that can still be saved, with data that is nowhere \
-                         else; only if not: `dd if=/dev/zero of={} bs=128K count=2 conv=notrunc`",
-                        typed(path)
+                         else; only if not: {}",
+                        erase(path)
                     ),
                 ),
                 None => Ok(()),

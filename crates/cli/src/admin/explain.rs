@@ -240,7 +240,7 @@ pub(crate) const CODES: &[Code] = &[
         "member-stale",
         "A cache device is there that the pool has gone on without; it is not used.",
         "None: nothing that it holds is believed.",
-        "Take it away, or erase it for another use.",
+        "Take it away, or add it anew: `forebay pool device add POOL DEVICE` prints the line that erases it.",
     ),
     risky(
         "pool-held-elsewhere",

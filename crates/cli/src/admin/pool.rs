@@ -459,7 +459,7 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             daemon.print(&pools, |pools| print_list(&pools.items));
             if pools.items.is_empty() {
                 tell(
-                    "none is where `devices.scan` looks; next: `forebay pool import NAME --ssd PATH`",
+                    "no other pool is where `devices.scan` looks; next: `forebay pool import NAME --ssd PATH`",
                 );
             }
         }

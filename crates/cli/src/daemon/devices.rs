@@ -117,8 +117,7 @@ impl Daemon {
                 Members::open_with(&self.reactor, &self.members, &paths, check).await?
             }
         };
-        let own = Some(open.pool.superblock().pool);
-        members.refuse_used("add to the pool", own).await?;
+        members.refuse_used("add to the pool", Some(&open.pool.superblock())).await?;
         Ok(members)
     }
 

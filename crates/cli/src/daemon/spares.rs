@@ -201,7 +201,7 @@ impl Daemon {
         }
         let (paths, check) = ([path.to_owned()], self.device_check(slot.devices(&open)).await?);
         let members = Members::open_with(&self.reactor, &self.members, &paths, check).await?;
-        members.refuse_used("make a spare of", Some(open.pool.superblock().pool)).await?;
+        members.refuse_used("make a spare of", Some(&open.pool.superblock())).await?;
         open.pool.plan_spare(&members.only())?;
         Ok(members)
     }
@@ -420,14 +420,14 @@ impl Daemon {
         path: &Path,
         members: &Members,
     ) -> Result<()> {
-        let (device, pool) = (members.only(), open.pool.superblock().pool);
+        let (device, own) = (members.only(), open.pool.superblock());
         let mark = self.in_time(open, path, read_spare(&*device)).await?;
-        if !mark.is_some_and(|mark| mark.pool == pool && mark.device.to_string() == id) {
+        if !mark.is_some_and(|mark| mark.pool == own.pool && mark.device.to_string() == id) {
             let what =
                 format!("the mark on {} is gone: somebody else has written there", path.display());
             return Err(Failure::coded(Code::Io, what));
         }
-        let used = async { Ok(members.refuse_used("take", Some(pool)).await) };
+        let used = async { Ok(members.refuse_used("take", Some(&own)).await) };
         self.in_time(open, path, used).await?
     }
 

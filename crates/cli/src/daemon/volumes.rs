@@ -27,7 +27,7 @@ use super::{Attached, Daemon, Open, Serving, Slot};
 use crate::Result;
 use crate::failure::Failure;
 use crate::flag::race;
-use crate::members::PATIENCE;
+use crate::members::{PATIENCE, erase};
 use crate::origin::Origin;
 use crate::remote;
 use crate::text;
@@ -369,9 +369,9 @@ impl Daemon {
         // Writes would go over a log that may hold what is nowhere else.
         if bears_superblock(&*device).await {
             return Err(Failure::new(format!("{} is a cache device that cannot be read", path.display())).hint(format!(
-                "look at it with `forebay inspect {0}`; only if the cache on it is given up for good: `dd if=/dev/zero \
-                 of={0} bs=128K count=2 conv=notrunc`",
-                typed(path)
+                "look at it with `forebay inspect {}`; only if the cache on it is given up for good: {}",
+                typed(path),
+                erase(path)
             )));
         }
         match read_spare(&*device).await {

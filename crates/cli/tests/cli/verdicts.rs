@@ -1,8 +1,10 @@
 //! What is said of pools that are not as they should be, and of their volumes.
 
 use crate::common::Client;
-use crate::common::daemon::{Daemon, VOLUME_BYTES, served, show, until, until_served, written};
-use crate::common::stderr;
+use crate::common::daemon::{
+    Daemon, SSD_BYTES, VOLUME_BYTES, served, show, until, until_served, written,
+};
+use crate::common::{run, stderr};
 
 /// Takes a file away, or puts it back.
 fn rename(daemon: &Daemon, from: &str, to: &str) {
@@ -120,12 +122,17 @@ fn a_stale_cache_device_can_be_added_again_once_it_is_erased() {
     daemon.start();
     assert!(daemon.tell(&["events"]).contains("member-stale"));
     let ssd = daemon.dir.path("ssd-1");
-    let erased = std::fs::OpenOptions::new().write(true).open(&ssd);
-    std::io::Write::write_all(&mut erased.unwrap(), &[0; 256 << 10]).unwrap();
-    let path = ssd.to_str().unwrap();
-    until("it is let go of", || {
-        daemon.ask(&["pool", "device", "add", "fast", path]).status.success()
-    });
+    let add = ["pool", "device", "add", "fast", ssd.to_str().unwrap()];
+    let said = || stderr(&daemon.ask(&add));
+    until("it is let go of", || said().contains("it is stale: pool \"fast\" ("));
+    daemon.refused(&add, "has gone on without it", "erase it");
+    let hint = said();
+    assert!(!hint.contains("pool import"), "{hint}");
+    let erase = hint.split('`').nth(1).unwrap();
+    let erased = run(std::process::Command::new("sh").args(["-c", erase]));
+    assert!(erased.status.success(), "{erase}: {}", stderr(&erased));
+    assert_eq!(std::fs::metadata(&ssd).unwrap().len(), SSD_BYTES as u64);
+    daemon.tell(&add);
     until("everything has its copies", || show(&daemon)["state"] == "online");
     daemon.stop();
 }
