@@ -21,7 +21,7 @@ use forebay_device::runtime::MILLISECOND;
 use crate::bypass::Reason;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{State, Stream, VolumeSettings};
+use crate::format::{State, Stream, VOLUME_BLOCKS_MAX, VolumeSettings};
 use crate::ids::{BLOCK_BYTES, SegmentId, VolumeId};
 use crate::index::Mapping;
 use crate::limits::{
@@ -270,6 +270,11 @@ impl Core {
         }
         if (1..least).contains(&limit) {
             return invalid(format!("a limit of {} is too small", bytes(limit)), enough);
+        }
+        let most = VOLUME_BLOCKS_MAX * BLOCK_BYTES;
+        if limit > most {
+            let what = format!("a limit of {} is more than any volume has", bytes(limit));
+            return invalid(what, format!("use at most {}, or `off` for none", bytes(most)));
         }
         if limit > 0 && reservation > limit {
             let what = format!(

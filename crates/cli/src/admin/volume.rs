@@ -429,12 +429,15 @@ fn in_ram(volume: &Volume) -> String {
 
 /// Both with what is reserved and what is the most, as `5 MiB (64 MiB-1 GiB), 1 MiB in RAM`.
 fn held_within(volume: &Volume) -> String {
-    let some = |bytes: u64| if bytes == 0 { String::new() } else { text::bytes(bytes) };
+    let [reserved, limit] =
+        [volume.space.reservation_bytes, volume.space.limit_bytes].map(text::bytes);
     let within = match (volume.space.reservation_bytes, volume.space.limit_bytes) {
-        (0, 0) => held(volume),
-        (reserved, limit) => format!("{} ({}-{})", held(volume), some(reserved), some(limit)),
+        (0, 0) => String::new(),
+        (0, _) => format!(" (at most {limit})"),
+        (_, 0) => format!(" (at least {reserved})"),
+        _ => format!(" ({reserved}-{limit})"),
     };
-    within + &in_ram(volume)
+    held(volume) + &within + &in_ram(volume)
 }
 
 /// What a volume has of the cache, and may have.

@@ -589,6 +589,9 @@ fn what_a_volume_has_of_the_cache_is_set_shown_kept_and_refused() {
     assert!(stats.to_string().contains("reserved_bytes"), "{stats}");
     daemon.refused(&set(&["reservation=63M"]), "is too small", "at least 64 MiB, 64 segments");
     daemon.refused(&set(&["limit=1M"]), "is too small", "at least 64 MiB");
+    for how in [&["limit=18446744073709551615"][..], &["limit=4503599627370497", "--dry-run"]] {
+        daemon.refused(&set(how), "is more than any volume has", "at most 4 PiB");
+    }
     daemon.refused(&set(&["reservation=101M"]), "cannot have", "make the limit larger");
     daemon.refused(
         &set(&["limit=off", "reservation=1T"]),
@@ -598,6 +601,12 @@ fn what_a_volume_has_of_the_cache_is_set_shown_kept_and_refused() {
     let highest = stderr(&daemon.ask(&set(&["priority=highest"])));
     assert!(highest.contains("is no priority: there are low, normal, high"), "{highest}");
     assert_eq!(space(&daemon), kept);
+    daemon.tell(&set(&["reservation=off", "limit=4503599627370496"]));
+    let list = daemon.tell(&["volume", "list"]);
+    assert!(list.contains("(at most 4 PiB)"), "{list}");
+    daemon.tell(&set(&["reservation=64M", "limit=off"]));
+    let list = daemon.tell(&["volume", "list"]);
+    assert!(list.contains("(at least 64 MiB)"), "{list}");
     daemon.tell(&set(&["reservation=off", "limit=off", "priority=normal"]));
     let off = space(&daemon);
     assert_eq!((&off["reservation_bytes"], &off["limit_bytes"]), (&0.into(), &0.into()));
