@@ -79,6 +79,11 @@ fn summary(pools: &[api::Pool]) -> String {
     let closed = pools.iter().filter(|pool| pool.usage.is_none() && !is_known(pool)).count();
     let (unwell, troubled) =
         (pools.iter().filter(is_unwell).count(), pools.iter().filter(needs_look).count());
+    // Of an open pool, one whose origin is still to be attached.
+    let is_coming = |volume: &api::Volume| volume.state == VolumeState::Offline;
+    let is_starting =
+        |pool: &&api::Pool| pool.state == PoolState::Online && pool.volumes.iter().any(is_coming);
+    let starting = pools.iter().filter(is_starting).count();
     let all = plural(pools.len(), "pool");
     let is = |count: usize| if count == 1 { "is" } else { "are" };
     let unknown = "what only the SSDs of such a pool have is not known";
@@ -87,6 +92,12 @@ fn summary(pools: &[api::Pool]) -> String {
             lacks if pools.len() == 1 && dirty_bytes(pools) > 0 => format!("Healthy. {lacks}"),
             lacks => format!("Healthy. {all}; {lacks}"),
         },
+        (0, 0, count) if count == starting => {
+            format!(
+                "Not ready. Origins of {count} of {all} are being attached; {}",
+                on_origins(pools)
+            )
+        }
         (0, 0, count) => format!(
             "Degraded. {count} of {all} {} recovering, and nothing is to be done; {}",
             is(count),
@@ -696,6 +707,24 @@ mod tests {
         let mut lost = well();
         lost.health = PoolHealth::Failed;
         assert_eq!(summary(&[lost]), "A look is needed at 1 of 1 pool.");
+    }
+
+    #[test]
+    fn a_pool_whose_origins_are_being_attached_is_not_said_to_recover() {
+        let volume = json!({
+            "name": "fast/vm", "origin": "", "size_bytes": 0, "mode": "writeback",
+            "state": "offline", "reason": "", "dirty_bytes": null, "exports": [],
+        });
+        let starting = || api::Pool {
+            health: PoolHealth::Degraded,
+            volumes: vec![serde_json::from_value(volume.clone()).unwrap()],
+            ..pool(PoolState::Online, "", Some(0))
+        };
+        let end = "being attached; every origin has all of its data.";
+        let said = summary(&[starting(), pool(PoolState::Online, "", Some(0))]);
+        assert_eq!(said, format!("Not ready. Origins of 1 of 2 pools are {end}"));
+        let said = summary(&[starting(), pool(PoolState::Rebuilding, "", Some(0))]);
+        assert!(said.starts_with("Degraded. 2 of 2 pools are recovering, "), "{said}");
     }
 
     #[test]
