@@ -9,6 +9,7 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+pub(crate) use forebay_control::nearest::did_you_mean as nearest;
 use forebay_device::Nanos;
 use forebay_device::runtime::{MICROSECOND, MILLISECOND, SECOND};
 use forebay_engine::ids::BLOCK_BYTES;
@@ -334,19 +335,6 @@ pub(crate) fn parse_duration(text: &str) -> Result<u32, String> {
     seconds.ok_or_else(|| "the duration is too long".to_owned())
 }
 
-/// "did you mean …? " with the name that is most like one that nobody knows, if one is: about a third of it may
-/// differ, or it was begun right.
-pub(crate) fn nearest<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> String {
-    let distance = |name: &str| strsim::damerau_levenshtein(name, unknown);
-    let far = |name: &str| (!name.starts_with(unknown), distance(name));
-    let is_like = |name: &&str| {
-        let begun = unknown.len() > 2 && name.starts_with(unknown);
-        begun || distance(name) <= (unknown.chars().count() / 3).max(1)
-    };
-    let nearest = known.filter(is_like).min_by_key(|name| far(name));
-    nearest.map_or(String::new(), |name| format!("did you mean {name}? "))
-}
-
 /// What fingers make of a name: two neighbours swapped, or one letter that is another.
 #[cfg(test)]
 pub(crate) fn slips(name: &str) -> Vec<String> {
@@ -458,15 +446,5 @@ mod tests {
         for text in ["", "ms", "s", "5", "-5s", "5 s", "+5ms", "5xs", "99999999999ms", "5000000s"] {
             assert!(parse_millis(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn the_nearest_name_is_one_that_is_like_it() {
-        let nearest =
-            |unknown: &str| nearest(unknown, ["fast", "slow", "dirty-age-max"].into_iter());
-        assert_eq!(nearest("fats"), "did you mean fast? ");
-        assert_eq!(nearest("dirty-age"), "did you mean dirty-age-max? ");
-        assert_eq!(nearest("dirty_age_max"), "did you mean dirty-age-max? ");
-        assert_eq!(nearest("archive"), "");
     }
 }

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::nearest::did_you_mean;
+
 /// Numbers that belong together, by a name; the three in the middle are those of QSAN's white paper "SSD
 /// Cache 2.0", tables 3 and 4.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,7 +54,8 @@ impl FromStr for CacheProfile {
     fn from_str(text: &str) -> Result<CacheProfile, String> {
         CacheProfile::ALL.into_iter().find(|profile| profile.name() == text).ok_or_else(|| {
             let names = CacheProfile::ALL.map(CacheProfile::name).join(", ");
-            format!("{text:?} is no profile: there are {names}")
+            let nearest = did_you_mean(text, CacheProfile::ALL.into_iter().map(CacheProfile::name));
+            format!("{text:?} is no profile: {nearest}there are {names}")
         })
     }
 }

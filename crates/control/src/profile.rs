@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::nearest::did_you_mean;
+
 /// What people who know RAID call a number of copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -67,7 +69,8 @@ impl FromStr for Profile {
     fn from_str(text: &str) -> Result<Profile, String> {
         Profile::ALL.into_iter().find(|profile| profile.name() == text).ok_or_else(|| {
             let names = Profile::ALL.map(Profile::name).join(", ");
-            format!("{text:?} is no profile: there are {names}")
+            let nearest = did_you_mean(text, Profile::ALL.into_iter().map(Profile::name));
+            format!("{text:?} is no profile: {nearest}there are {names}")
         })
     }
 }

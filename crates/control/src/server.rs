@@ -35,6 +35,7 @@ use crate::api;
 use crate::call::{Call, Reply, Result, reply};
 use crate::error::{ApiError, Code};
 use crate::name::{Name, VolumeName};
+use crate::nearest::nearest_expected;
 use crate::socket::ControlSocket;
 
 /// Longest body of a request, in bytes: eight paths of 4 KiB fit, and nothing asked is longer. A
@@ -115,7 +116,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
         serde_json::from_slice(&bytes).map(Body).map_err(|error| {
             let why = error.to_string();
             ApiError::new(Code::BadRequest, format!("the body cannot be used: {why}"))
-                .hint(nearest_field(&why))
+                .hint(body_hint(&why))
         })
     }
 }
@@ -156,28 +157,11 @@ async fn body_of<S: Send + Sync>(
     })
 }
 
-/// Bytes of a field's name that is compared with others; ours are shorter.
-const FIELD_BYTES_MAX: usize = 64;
-
-/// What to do about a body that does not fit: the nearest one of the fields that are expected in place of
+/// What to do about a body that does not fit: the nearest one of the fields or words that are expected in place of
 /// one that nobody knows.
-fn nearest_field(why: &str) -> String {
-    // "unknown field `rma`, expected one of `ram_bytes`, `dry_run` at line 1 column 6"
-    let mut named = why.split('`').skip(1).step_by(2);
-    // Nothing is near to a longer one, which may hold anything.
-    let is_field = |name: &&str| why.starts_with("unknown field") && name.len() <= FIELD_BYTES_MAX;
-    let unknown = named.next().filter(is_field);
-    let nearest = unknown
-        // What was begun right is nearer than what only looks alike.
-        .and_then(|unknown| {
-            let distance = |known: &str| strsim::damerau_levenshtein(known, unknown);
-            let named = named.filter(|known| known.len() <= FIELD_BYTES_MAX);
-            named.min_by_key(|known| (!known.starts_with(unknown), distance(known)))
-        });
-    nearest.map_or_else(
-        || "docs/user/reference.md lists the fields".to_owned(),
-        |nearest| format!("did you mean `{nearest}`? docs/user/reference.md lists the fields"),
-    )
+fn body_hint(why: &str) -> String {
+    let nearest = nearest_expected(why).map(|nearest| format!("did you mean `{nearest}`? "));
+    format!("{}docs/user/reference.md lists the fields", nearest.unwrap_or_default())
 }
 
 /// Parts of the address.
@@ -647,13 +631,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_that_nobody_knows_is_told_the_nearest_one() {
+    fn a_field_or_word_that_nobody_knows_is_told_the_nearest_one() {
         let hint = |body: &str| {
             let error = serde_json::from_str::<api::SetPool>(body).unwrap_err();
-            nearest_field(&error.to_string())
+            body_hint(&error.to_string())
         };
         assert!(hint("{\"ram_byte\": 1}").starts_with("did you mean `ram_bytes`?"));
         assert!(hint("{\"dry\": true}").starts_with("did you mean `dry_run`?"));
+        assert!(hint("{\"verify\": \"raeds\"}").starts_with("did you mean `reads`?"));
+        assert!(hint("{\"colour\": \"red\"}").starts_with("docs/"), "nothing is like it");
         assert!(hint("{\"ram_bytes\": \"x\"}").starts_with("docs/"));
         assert!(hint("[").starts_with("docs/"));
         let long = "A".repeat(30_000);

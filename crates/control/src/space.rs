@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::nearest::did_you_mean;
+
 /// Which of several volumes gets more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -38,7 +40,8 @@ impl FromStr for Priority {
     fn from_str(text: &str) -> Result<Priority, String> {
         Priority::ALL.into_iter().find(|priority| priority.name() == text).ok_or_else(|| {
             let names = Priority::ALL.map(Priority::name).join(", ");
-            format!("{text:?} is no priority: there are {names}")
+            let nearest = did_you_mean(text, Priority::ALL.into_iter().map(Priority::name));
+            format!("{text:?} is no priority: {nearest}there are {names}")
         })
     }
 }

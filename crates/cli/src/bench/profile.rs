@@ -7,6 +7,8 @@
 
 use std::fmt::Write;
 
+use crate::text;
+
 /// A load as it is known.
 #[derive(PartialEq)]
 pub(crate) struct Profile {
@@ -201,11 +203,9 @@ pub(crate) fn help() -> String {
 pub(crate) fn parse(name: &str) -> Result<&'static Profile, String> {
     let found = PROFILES.iter().find(|profile| profile.name == name);
     found.ok_or_else(|| {
-        let nearest = PROFILES
-            .iter()
-            .min_by_key(|profile| strsim::damerau_levenshtein(profile.name, name))
-            .map_or("", |profile| profile.name);
-        format!("no such profile; did you mean {nearest}?")
+        let names: Vec<_> = PROFILES.iter().map(|profile| profile.name).collect();
+        let nearest = text::nearest(name, names.iter().copied());
+        format!("no such profile; {nearest}there are {}", names.join(", "))
     })
 }
 
@@ -235,7 +235,10 @@ pub(crate) fn parse_distribution(text: &str) -> Result<Distribution, String> {
         "uniform" if value.is_none() => Ok(Distribution::Uniform),
         "zipf" => number(1.2, 0.0, 5.0).map(Distribution::Zipf),
         "pareto" => number(0.2, 0.0, 1.0).map(Distribution::Pareto),
-        _ => Err("a distribution is uniform, zipf:THETA or pareto:POWER".to_owned()),
+        _ => {
+            let nearest = text::nearest(name, ["uniform", "zipf", "pareto"].into_iter());
+            Err(format!("{nearest}a distribution is uniform, zipf:THETA or pareto:POWER"))
+        }
     }
 }
 
@@ -471,7 +474,11 @@ mod tests {
             let same = PROFILES.iter().filter(|other| other.name == profile.name).count();
             assert_eq!(same, 1, "{}", profile.name);
         }
-        assert!(parse("sqll").is_err_and(|why| why.ends_with("did you mean sql?")));
+        let meant = "no such profile; did you mean sql? there are ";
+        assert!(parse("sqll").is_err_and(|why| why.starts_with(meant)));
+        assert!(
+            parse_distribution("zpif:1.2").is_err_and(|why| why.starts_with("did you mean zipf? "))
+        );
     }
 
     #[test]

@@ -19,7 +19,7 @@ use forebay_engine::policy::{ADVISOR_BYTES_MAX, Curve, DISTANCES, Day, WorkingSe
 use serde::{Deserialize, Serialize};
 
 use super::plan::{plan, room};
-use super::volumes::{BLOCK_BYTES, no_volume};
+use super::volumes::BLOCK_BYTES;
 use super::{Attached, Daemon, Open, Slot};
 use crate::Result;
 use crate::failure::Failure;
@@ -432,7 +432,7 @@ impl Daemon {
         let volumes = open.pool.superblock().volumes;
         match volumes.iter().any(|volume| volume.name == name.volume.as_str()) {
             true => Ok((slot, open)),
-            false => Err(no_volume(name)),
+            false => Err(open.no_volume(name)),
         }
     }
 

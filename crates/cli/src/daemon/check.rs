@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use forebay_control::nearest::nearest_expected;
 use forebay_export::nbd::limits::{INFLIGHT_BYTES_MIN, SHARE_BYTES_INFLIGHT_MAX};
 use toml::de::{DeTable, DeValue};
 
@@ -10,7 +11,6 @@ use crate::Result;
 use crate::failure::Failure;
 use crate::machine;
 use crate::memory::MEMORY_BYTES_MAX;
-use crate::text;
 
 /// Line and column of a byte, both from 1 on.
 fn place(text: &str, at: usize) -> String {
@@ -168,16 +168,8 @@ pub(super) fn explain(text: &str, error: &toml::de::Error) -> Failure {
     let message =
         error.message().replace('\n', ", ").replace("a nonzero usize", "a number from 1 on");
     let failure = Failure::new(format!("{}: {message}", place(text, start)));
-    // "unknown field `scn`, expected `scan` or `wait_s`"
-    let mut named = message.split('`').skip(1).step_by(2);
-    let is_unknown = ["unknown field", "unknown variant"].iter().any(|it| message.starts_with(it));
-    let Some(unknown) = named.next().filter(|_| is_unknown) else {
-        return failure.hint("docs/user/reference.md lists the keys");
-    };
-    match text::nearest(unknown, named).strip_prefix("did you mean ") {
-        Some(nearest) => {
-            failure.hint(format!("did you mean `{}`?", nearest.trim_end_matches("? ")))
-        }
+    match nearest_expected(&message) {
+        Some(nearest) => failure.hint(format!("did you mean `{nearest}`?")),
         None => failure.hint("docs/user/reference.md lists the keys"),
     }
 }

@@ -16,6 +16,7 @@ use crate::failure::Failure;
 use crate::health::Tools;
 use crate::host::SocketAccess;
 use crate::machine;
+use crate::text;
 
 /// Where the file is looked for if nobody says.
 pub(crate) const CONFIG_PATH: &str = "/etc/forebay/forebay.toml";
@@ -346,9 +347,12 @@ impl Config {
         let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
         group_in(&groups, name).map(Some).ok_or_else(|| {
             let what = format!("exports.socket_group is {name:?}, which is not in /etc/group");
-            Failure::new(what).hint(
-                "name a group that is there; of one that `getent group` knows from elsewhere write the number",
-            )
+            let known = groups.lines().filter_map(|line| line.split(':').next());
+            let nearest = text::nearest(name, known);
+            Failure::new(what).hint(format!(
+                "{nearest}name a group that is there; of one that `getent group` knows from elsewhere write the \
+                 number",
+            ))
         })
     }
 
@@ -382,7 +386,6 @@ mod tests {
     use proptest::sample::Index;
 
     use super::*;
-    use crate::text;
 
     fn refused(text: &str) -> (String, String) {
         let failure = Config::parse(text).expect_err("refused");
@@ -537,6 +540,8 @@ mod tests {
         assert!(refused(&long).0.starts_with("line 2, column 10: control.socket has"));
         let near = "[tls]\ncertificate = \"/c\"\nkey = \"/k\"\nmode = \"forcd\"";
         assert_eq!(refused(near).1, "did you mean `forced`?");
+        let near = "[exports]\nsocket_group = \"roto\"";
+        assert!(refused(near).1.starts_with("did you mean root? "));
     }
 
     #[test]

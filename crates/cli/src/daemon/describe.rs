@@ -140,7 +140,7 @@ fn word(state: PoolState) -> String {
 /// The error for a volume that a pool is not known to have.
 fn unknown_volume(pool: &api::Pool, name: &VolumeName) -> Failure {
     if pool.usage.is_some() {
-        return no_volume(name);
+        return no_volume(name, pool.volumes.iter().map(|known| known.name.volume.as_str()));
     }
     let why = format!("`forebay pool show {}` says why", pool.name);
     let hint = match pool.action.as_str() {

@@ -69,9 +69,7 @@ impl Daemon {
         });
         let found = found.ok_or_else(|| {
             let what = format!("pool \"{pool}\" has no cache device {wanted}");
-            let names = seen.iter().map(|found| found.path.display().to_string());
-            let nearest = names.min_by_key(|name| strsim::damerau_levenshtein(name, wanted));
-            let nearest = nearest.map_or(String::new(), |name| format!("did you mean {name}? "));
+            let nearest = text::nearest(wanted, seen.iter().filter_map(|it| it.path.to_str()));
             Failure::coded(Code::NotFound, what).hint(format!(
                 "{nearest}`forebay pool show {pool}` shows their paths and identities"
             ))

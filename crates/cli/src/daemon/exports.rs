@@ -14,7 +14,7 @@ use forebay_export::nbd::Tls;
 
 use super::pools::check_absolute;
 use super::state::{ExportRecord, Record};
-use super::volumes::no_volume;
+use super::volumes::nearest_volume;
 use super::{Attached, Daemon, Open, Serving, Slot};
 use crate::Result;
 use crate::export::{Access, Terms};
@@ -223,7 +223,7 @@ impl Daemon {
         let (slot, open) = self.open(name.pool.as_str())?;
         let volume = name.volume.as_str();
         if !open.volumes.borrow().contains_key(volume) {
-            return Err(no_volume(name));
+            return Err(open.no_volume(name));
         }
         if slot.record.borrow().exports.iter().any(|export| export.volume.as_str() == volume) {
             let what = format!("volume \"{name}\" is exported already");
@@ -277,9 +277,10 @@ impl Daemon {
         record.exports.retain(|export| export.volume != name.volume);
         if record.exports.len() == before {
             let what = format!("volume \"{name}\" is not exported");
-            return Err(
-                Failure::coded(Code::NotFound, what).hint("`forebay export list` shows what is")
-            );
+            let known = record.exports.iter().map(|export| export.volume.as_str());
+            let nearest = nearest_volume(name, known);
+            return Err(Failure::coded(Code::NotFound, what)
+                .hint(format!("{nearest}`forebay export list` shows what is")));
         }
         Ok((slot, record))
     }

@@ -14,6 +14,7 @@ use super::state::Record;
 use super::{Daemon, Slot};
 use crate::Result;
 use crate::failure::Failure;
+use crate::text;
 
 impl Daemon {
     /// Pools on devices that are here and that nobody has imported.
@@ -130,9 +131,11 @@ impl Daemon {
             [one] => one.clone(),
             [] => {
                 let what = format!("no cache device of a pool \"{wanted}\" was found");
-                return Err(Failure::coded(Code::NotFound, what).hint(
-                    "name its devices with --ssd; `forebay pool import` lists what is found",
-                ));
+                let known = found.iter().map(|it| it.superblock.name.as_str());
+                let nearest = text::nearest(wanted, known);
+                return Err(Failure::coded(Code::NotFound, what).hint(format!(
+                    "{nearest}name its devices with --ssd; `forebay pool import` lists what is found",
+                )));
             }
             several => {
                 let ids: Vec<_> = several.iter().map(|(id, _)| id.as_str()).collect();

@@ -84,8 +84,11 @@ impl<'a> MakeWriter<'a> for Lines {
 fn level(asked: Option<OsString>) -> Result<LevelFilter> {
     let Some(asked) = asked.filter(|asked| !asked.is_empty()) else { return Ok(LevelFilter::INFO) };
     asked.to_str().and_then(|asked| asked.parse().ok()).ok_or_else(|| {
+        let levels = ["off", "error", "warn", "info", "debug", "trace"];
+        let nearest = text::nearest(&asked.to_string_lossy(), levels.into_iter());
+        let hint = "set it to off, error, warn, info, debug or trace, or leave it out for info";
         Failure::new(format!("FOREBAY_LOG says {asked:?}, which is no level"))
-            .hint("set it to off, error, warn, info, debug or trace, or leave it out for info")
+            .hint(format!("{nearest}{hint}"))
     })
 }
 
@@ -166,6 +169,8 @@ mod tests {
             (Some(LevelFilter::DEBUG), Some(LevelFilter::ERROR))
         );
         assert_eq!((of("verbose"), of("forebay=debug"), of("warn ")), (None, None, None));
+        let refused = level(Some("dbeug".into())).expect_err("it is none");
+        assert!(refused.hint_text().starts_with("did you mean debug? "), "{refused:?}");
     }
 
     #[test]

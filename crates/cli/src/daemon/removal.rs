@@ -9,7 +9,7 @@ use forebay_control::name::VolumeName;
 use forebay_engine::ErrorKind;
 
 use super::jobs::Aim;
-use super::volumes::{BLOCK_BYTES, cancelled, no_volume};
+use super::volumes::{BLOCK_BYTES, cancelled};
 use super::{Attached, Daemon, Open};
 use crate::Result;
 use crate::failure::Failure;
@@ -45,7 +45,7 @@ impl Daemon {
         let (slot, open) = self.open(name.pool.as_str())?;
         let superblock = open.pool.superblock();
         if !superblock.volumes.iter().any(|v| v.name == name.volume.as_str()) {
-            return Err(no_volume(name));
+            return Err(open.no_volume(name));
         }
         if slot.record.borrow().exports.iter().any(|export| export.volume == name.volume) {
             return Err(Failure::coded(Code::Busy, format!("volume \"{name}\" is exported"))

@@ -8,6 +8,7 @@ use forebay_control::api::{self, Mode as ApiMode, SequentialWhen, SequentialWrit
 use forebay_control::error::Code;
 use forebay_control::hours::DestageHours;
 use forebay_control::name::{Name, VolumeName};
+use forebay_control::nearest::nearest;
 use forebay_device::BlockDevice;
 use forebay_device::real::open::typed;
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
@@ -273,8 +274,13 @@ impl Open {
             Some(Attached::Missing { why, .. }) => Err(Failure::new(why.what())
                 .on(format!("volume \"{name}\" is not online"))
                 .hint(why.hint_text())),
-            None => Err(no_volume(name)),
+            None => Err(self.no_volume(name)),
         }
+    }
+
+    /// The error for a volume that is not there.
+    pub(super) fn no_volume(&self, name: &VolumeName) -> Failure {
+        no_volume(name, self.volumes.borrow().keys().map(String::as_str))
     }
 }
 
@@ -283,10 +289,21 @@ pub(super) fn cancelled() -> Failure {
     Failure::new("cancelled")
 }
 
-/// The error for a volume that is not there.
-pub(super) fn no_volume(name: &VolumeName) -> Failure {
-    Failure::coded(Code::NotFound, format!("there is no volume \"{name}\""))
-        .hint("`forebay volume list` shows those that are there")
+/// The error for a volume that is none of these of its pool.
+pub(super) fn no_volume<'a>(name: &VolumeName, known: impl Iterator<Item = &'a str>) -> Failure {
+    Failure::coded(Code::NotFound, format!("there is no volume \"{name}\"")).hint(format!(
+        "{}`forebay volume list` shows those that are there",
+        nearest_volume(name, known)
+    ))
+}
+
+/// Which one of these volumes of a pool may have been meant, as a question.
+pub(super) fn nearest_volume<'a>(
+    name: &VolumeName,
+    known: impl Iterator<Item = &'a str>,
+) -> String {
+    let nearest = nearest(name.volume.as_str(), known);
+    nearest.map_or(String::new(), |volume| format!("did you mean {}/{volume}? ", name.pool))
 }
 
 /// Refuses if some of a volume is on no cache device and on no origin: what was brought home is not all of it.
@@ -681,7 +698,7 @@ impl Daemon {
         let (_, open) = self.open(name.pool.as_str())?;
         let volume = open.volume(name)?;
         let origin = open.origins.borrow().get(name.volume.as_str()).cloned();
-        let origin = origin.ok_or_else(|| no_volume(name))?;
+        let origin = origin.ok_or_else(|| open.no_volume(name))?;
         let path = self.describe_volume(name)?.origin;
         let size = self.size_of(&origin, path).await?;
         if size < volume.size_bytes() {

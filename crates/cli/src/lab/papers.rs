@@ -13,7 +13,7 @@ use crate::admin::table;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::text::{left, say, tell, thousands, whole};
+use crate::text::{self, left, say, tell, thousands, whole};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -91,12 +91,9 @@ impl Options {
             if names().any(|name| name == wanted) {
                 continue;
             }
-            let nearest = names().min_by_key(|name| strsim::damerau_levenshtein(name, wanted));
-            let rows = papers::rows().join(", ");
-            return Err(Failure::new(format!("no row \"{wanted}\"")).hint(format!(
-                "did you mean {}? The rows are {rows}",
-                nearest.unwrap_or_default()
-            )));
+            let (nearest, rows) = (text::nearest(wanted, names()), papers::rows().join(", "));
+            return Err(Failure::new(format!("no row \"{wanted}\""))
+                .hint(format!("{nearest}The rows are {rows}")));
         }
         let is_wanted = |test: &Test| {
             self.rows.is_empty() || self.rows.iter().any(|row| row == test.row || row == test.name)

@@ -102,7 +102,12 @@ fn wrong_commands_are_refused_with_reason_and_remedy() {
     let again = ["volume", "add", "fast/w", "--origin", origin];
     daemon.refused(&again, "is the origin of volume \"fast/v\"", "another disk");
     daemon.refused(&["export", "remove", "fast/v"], "is not exported", "export list");
-    daemon.refused(&["export", "add", "fast/x"], "there is no volume", "volume list");
+    daemon.refused(&["export", "add", "fast/xyz"], "there is no volume", "volume list");
+    daemon.refused(&["volume", "show", "fast/w"], "there is no volume", "did you mean fast/v?");
+    daemon.refused(&["volume", "remove", "fast/w"], "there is no volume", "did you mean fast/v?");
+    daemon.refused(&["advisor", "start", "fast/w"], "there is no volume", "did you mean fast/v?");
+    let verify = ["pool", "set", "fast", "verify=raeds"];
+    daemon.misused(&verify, "verify=raeds cannot be set", "did you mean reads? write it as");
     let long = format!("{dir}/{}", "x".repeat(120));
     daemon.refused(&["export", "add", "fast/v", "--socket", &long], "listen on", "107 bytes");
     daemon.tell(&["export", "add", "fast/v"]);
@@ -110,6 +115,10 @@ fn wrong_commands_are_refused_with_reason_and_remedy() {
     daemon.refused(&["pool", "destroy", "fast"], "needs a confirmation", "--yes");
     daemon.refused(&["pool", "destroy", "fast", "--yes"], "is exported", "export remove fast/v");
     daemon.refused(&["explain", "origin-mising"], "no code", "did you mean origin-missing?");
+    daemon.refused(&["export", "remove", "fast/w"], "is not exported", "did you mean fast/v?");
+    daemon.tell(&["pool", "export", "fast"]);
+    let import = ["pool", "import", "fats"];
+    daemon.refused(&import, "no cache device of a pool \"fats\"", "did you mean fast? name its");
     daemon.stop();
     daemon.refused(&["status"], "no daemon answers", "forebay serve");
 }

@@ -117,7 +117,10 @@ fn parse_key(key: &str, value: &str) -> std::result::Result<SetVolumeSettings, S
             let what = match value {
                 "cache" => SequentialWrites::Cache,
                 "bypass" => SequentialWrites::Bypass,
-                _ => return Err(format!("{value:?} is neither `cache` nor `bypass`")),
+                _ => {
+                    let nearest = text::nearest(value, ["cache", "bypass"].into_iter());
+                    return Err(format!("{nearest}{value:?} is neither `cache` nor `bypass`"));
+                }
             };
             SetVolumeSettings { sequential_writes: Some(what), ..nothing }
         }
@@ -126,7 +129,12 @@ fn parse_key(key: &str, value: &str) -> std::result::Result<SetVolumeSettings, S
                 "auto" => SequentialWhen::Auto,
                 "always" => SequentialWhen::Always,
                 "full" => SequentialWhen::Full,
-                _ => return Err(format!("{value:?} is none of `auto`, `always` and `full`")),
+                _ => {
+                    let nearest = text::nearest(value, ["auto", "always", "full"].into_iter());
+                    return Err(format!(
+                        "{nearest}{value:?} is none of `auto`, `always` and `full`"
+                    ));
+                }
             };
             SetVolumeSettings { sequential_when: Some(when), ..nothing }
         }
@@ -216,6 +224,19 @@ mod tests {
         assert_eq!(set.dirty_age_max_s, Some(900));
         let why = parse_setting("dirty_age=1").expect_err("there is none");
         assert!(why.contains("did you mean dirty-age-max? "), "{why}");
+    }
+
+    #[test]
+    fn a_value_that_is_almost_a_word_is_known_again() {
+        for (wrong, right) in [
+            ("sequential-writes=byepass", "bypass"),
+            ("sequential-when=allways", "always"),
+            ("profile=databse", "database"),
+            ("priority=hihg", "high"),
+        ] {
+            let why = parse_setting(wrong).expect_err("it is none");
+            assert!(why.contains(&format!("did you mean {right}? ")), "{why}");
+        }
     }
 
     #[test]
