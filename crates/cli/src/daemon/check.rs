@@ -1,12 +1,13 @@
 //! What no type says of a configuration: ranges, forms, and what contradicts something else; each with its place.
 
+use std::ops::Range;
 use std::path::Path;
 
 use forebay_control::nearest::nearest_expected;
 use forebay_export::nbd::limits::{INFLIGHT_BYTES_MIN, SHARE_BYTES_INFLIGHT_MAX};
 use toml::de::{DeTable, DeValue};
 
-use super::config::{Config, REACTORS_MAX, SOCKET_PATH_BYTES_MAX};
+use super::config::{self, Config, REACTORS_MAX, SOCKET_PATH_BYTES_MAX};
 use crate::Result;
 use crate::failure::Failure;
 use crate::machine;
@@ -20,8 +21,8 @@ fn place(text: &str, at: usize) -> String {
     format!("line {line}, column {column}")
 }
 
-/// Where the value of a key begins; the entry of a list if `index` names one. Nowhere if it is not set.
-fn place_of(text: &str, key: &str, index: Option<usize>) -> Option<String> {
+/// Where the value of a key stands; the entry of a list if `index` names one. Nowhere if it is not set.
+fn span_of(text: &str, key: &str, index: Option<usize>) -> Option<Range<usize>> {
     let document = DeTable::parse(text).ok()?;
     let (mut table, mut found) = (document.get_ref(), None);
     for name in key.split('.') {
@@ -35,7 +36,12 @@ fn place_of(text: &str, key: &str, index: Option<usize>) -> Option<String> {
     if let (Some(index), DeValue::Array(entries)) = (index, value.get_ref()) {
         value = entries.get(index)?;
     }
-    Some(place(text, value.span().start))
+    Some(value.span())
+}
+
+/// Where the same begins.
+fn place_of(text: &str, key: &str, index: Option<usize>) -> Option<String> {
+    span_of(text, key, index).map(|span| place(text, span.start))
 }
 
 /// What is wrong with the value of a key, and where that is; a default is never wrong.
@@ -164,12 +170,40 @@ fn check_limits(text: &str, config: &Config) -> Result<()> {
 
 /// What is wrong in a text, and where.
 pub(super) fn explain(text: &str, error: &toml::de::Error) -> Failure {
-    let start = error.span().map_or(0, |span| span.start);
-    let message =
-        error.message().replace('\n', ", ").replace("a nonzero usize", "a number from 1 on");
-    let failure = Failure::new(format!("{}: {message}", place(text, start)));
+    let span = error.span().unwrap_or_default();
+    let message = error.message().replace('\n', ", ");
+    // The last one is what a word is told that is no text at all.
+    let of_value = ["invalid ", "unknown variant", "wanted "];
+    let is_of_value = of_value.iter().any(|it| message.starts_with(it));
+    let failure = match takes(text, &span).filter(|_| is_of_value) {
+        Some(failure) => failure,
+        None => Failure::new(message.as_str()).hint("docs/user/reference.md lists the keys"),
+    };
+    let failure = failure.on(place(text, span.start));
     match nearest_expected(&message) {
         Some(nearest) => failure.hint(format!("did you mean `{nearest}`?")),
-        None => failure.hint("docs/user/reference.md lists the keys"),
+        None => failure,
     }
+}
+
+/// Bytes of a value that are shown to who has written it.
+const VALUE_BYTES_MAX: usize = 40;
+
+/// What the key takes whose value, or a part of it, stands there.
+fn takes(text: &str, span: &Range<usize>) -> Option<Failure> {
+    let value = text.get(span.clone())?;
+    let value = match value.len() > VALUE_BYTES_MAX || value.contains('\n') {
+        true => "what is there",
+        false => value,
+    };
+    let is_of = |key: &str| span_of(text, key, None).is_some_and(|it| it.contains(&span.start));
+    if let Some(key) = config::keys().into_iter().find(|key| is_of(&key.name)) {
+        let what = format!("{} takes {}, not {value}", key.name, key.takes);
+        return Some(Failure::new(what).hint(format!("write it as in `{}`", key.example)));
+    }
+    let section = config::sections().find(|name| is_of(name))?;
+    Some(
+        Failure::new(format!("{section} is a section, not {value}"))
+            .hint(format!("write [{section}] on a line of its own, and its keys below")),
+    )
 }

@@ -32,10 +32,23 @@ pub(super) const REACTORS_MAX: usize = 256;
 /// behind it while the socket is made.
 pub(super) const SOCKET_PATH_BYTES_MAX: usize = 107 - ".new/s".len();
 
-/// A section of the file: its fields are the keys, their comments the reference's words.
+/// A field of a section.
+pub(super) struct Field {
+    name: &'static str,
+    meaning: &'static str,
+    /// What may be its value, and one that is; empty of a section.
+    takes: &'static str,
+    example: &'static str,
+}
+
+/// A section of the file: its fields are the keys, their comments the reference's words. Behind the type stands what
+/// the key takes, for who has written something else.
 macro_rules! section {
     ($(#[$about:meta])* $name:ident {
-        $($(#[doc = $doc:literal])+ $(#[serde($rule:meta)])? $key:ident: $type:ty,)*
+        $(
+            $(#[doc = $doc:literal])+ $(#[serde($rule:meta)])?
+            $key:ident: $type:ty $(=> $takes:literal, $example:literal)?,
+        )*
     }) => {
         #[derive(Clone, Debug, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -45,7 +58,12 @@ macro_rules! section {
         }
 
         impl $name {
-            const KEYS: &[(&str, &str)] = &[$((stringify!($key), concat!($($doc),+)),)*];
+            const KEYS: &[Field] = &[$(Field {
+                name: stringify!($key),
+                meaning: concat!($($doc),+),
+                takes: concat!($($takes)?),
+                example: concat!($($example)?),
+            },)*];
         }
     };
 }
@@ -55,14 +73,14 @@ section! {
     #[serde(default)]
     Config {
         /// Which pools are this daemon's, their witnesses and exports; one daemon at a time.
-        state_dir: PathBuf,
+        state_dir: PathBuf => "a path in quotes", "\"/var/lib/forebay\"",
         /// Sockets of exports for which nobody names a place.
-        run_dir: PathBuf,
+        run_dir: PathBuf => "a path in quotes", "\"/run/forebay\"",
         /// Threads that serve clients, at most 256; without it one per core.
-        reactors: Option<NonZeroUsize>,
+        reactors: Option<NonZeroUsize> => "a whole number from 1 to 256", "4",
         /// Which machine this is, by which other hosts see who has a pool open: 32 hexadecimal digits;
         /// without it those of /etc/machine-id. For machines that were copied with that file.
-        host_id: Option<String>,
+        host_id: Option<String> => "32 hexadecimal digits in quotes", "\"0123456789abcdef0123456789abcdef\"",
         /// Who may ask.
         control: Control,
         /// Where cache devices are looked for.
@@ -80,9 +98,9 @@ section! {
     Control {
         /// Who can open this socket controls the daemon; refused while another daemon answers
         /// there.
-        socket: PathBuf,
+        socket: PathBuf => "a path in quotes", "\"/run/forebay/control.sock\"",
         /// Its permissions, in octal digits.
-        mode: String,
+        mode: String => "octal digits in quotes", "\"0600\"",
     }
 }
 
@@ -91,18 +109,18 @@ section! {
     #[serde(default)]
     Devices {
         /// Patterns of paths.
-        scan: Vec<String>,
+        scan: Vec<String> => "a list of patterns of paths, each in quotes", "[\"/dev/disk/by-id/*\"]",
         /// How many seconds a start waits for a pool's missing devices before it goes on without
         /// them.
-        wait_s: u64,
+        wait_s: u64 => "a whole number of seconds", "30",
         /// After how many seconds SSDs are asked again how they are; 0 is never.
-        health_s: u64,
+        health_s: u64 => "a whole number of seconds", "600",
         /// Whether a spare takes the place of an SSD that says that it is failing, without being told to.
-        replace_failing: bool,
+        replace_failing: bool => "true or false", "true",
         /// The program that asks them, of smartmontools.
-        smartctl: PathBuf,
+        smartctl: PathBuf => "a program in quotes", "\"/usr/sbin/smartctl\"",
         /// The program that asks those on NVMe where that one fails, of nvme-cli.
-        nvme: PathBuf,
+        nvme: PathBuf => "a program in quotes", "\"/usr/sbin/nvme\"",
     }
 }
 
@@ -112,21 +130,21 @@ section! {
     Exports {
         /// Most clients of an export at a time, on all reactors together; who comes then is refused. Without it 128
         /// on each reactor, which is the most in any case.
-        connections_max: Option<NonZeroUsize>,
+        connections_max: Option<NonZeroUsize> => "a whole number of clients from 1 on", "16",
         /// Memory of one client's requests in progress, in bytes, at least 33558528: the longest request. At it nothing
         /// more is read from the client.
-        inflight_bytes_max: u64,
+        inflight_bytes_max: u64 => "a whole number of bytes", "67117056",
         /// The same of all clients of one reactor together, at most 1125899906842624 (1 PiB). At it each has one
         /// request at a time; long ones wait for their turn.
-        memory_bytes_max: u64,
+        memory_bytes_max: u64 => "a whole number of bytes", "268468224",
         /// After how many seconds a client that asks for nothing loses its connection; 0 is never.
         /// A disk that is mounted may well be idle for days.
-        idle_s: u64,
+        idle_s: u64 => "a whole number of seconds", "3600",
         /// Permissions of the exports' Unix sockets, in octal digits: to connect takes the right to write, as in `0660` for
         /// a group. They hold for sockets that the daemon makes, from when they are made; without it the umask decides.
-        socket_mode: Option<String>,
+        socket_mode: Option<String> => "octal digits in quotes", "\"0660\"",
         /// The group of these sockets, by its name in /etc/group or by its number; without it the daemon's own.
-        socket_group: Option<String>,
+        socket_group: Option<String> => "a group or its number, in quotes", "\"kvm\"",
     }
 }
 
@@ -135,16 +153,16 @@ section! {
     TlsKeys {
         /// The exports' certificate, then those between it and its root; PEM. Without it there is
         /// no TLS.
-        certificate: PathBuf,
+        certificate: PathBuf => "a path in quotes", "\"/etc/forebay/server.pem\"",
         /// Its private key, not encrypted; RSA of 2048 to 8192 bits, ECDSA or Ed25519; PEM.
-        key: PathBuf,
+        key: PathBuf => "a path in quotes", "\"/etc/forebay/server.key\"",
         /// Roots of clients' certificates; with it clients need one, without it every client may
         /// come.
-        client_ca: Option<PathBuf>,
+        client_ca: Option<PathBuf> => "a path in quotes", "\"/etc/forebay/ca.pem\"",
         /// `forced`: every client has to use TLS; `offered`: those of exports that were added with
         /// `--require-tls`, the others may.
         #[serde(default)]
-        mode: TlsWho,
+        mode: TlsWho => "\"forced\" or \"offered\"", "\"forced\"",
     }
 }
 
@@ -161,13 +179,18 @@ pub(crate) enum TlsWho {
 }
 
 /// The sections by name; the first one's keys stand before any section.
-const SECTIONS: [(&str, &[(&str, &str)]); 5] = [
+const SECTIONS: [(&str, &[Field]); 5] = [
     ("", Config::KEYS),
     ("control", Control::KEYS),
     ("devices", Devices::KEYS),
     ("exports", Exports::KEYS),
     ("tls", TlsKeys::KEYS),
 ];
+
+/// The names of the sections.
+pub(super) fn sections() -> impl Iterator<Item = &'static str> {
+    SECTIONS.into_iter().map(|(name, _)| name).filter(|name| !name.is_empty())
+}
 
 /// One key, for the reference.
 pub(crate) struct Key {
@@ -177,6 +200,10 @@ pub(crate) struct Key {
     pub(crate) default: String,
     /// What it is for.
     pub(crate) meaning: String,
+    /// What may be its value, in words.
+    pub(super) takes: &'static str,
+    /// A line that sets it.
+    pub(super) example: String,
 }
 
 /// The defaults, with every section in it.
@@ -193,16 +220,16 @@ pub(crate) fn keys() -> Vec<Key> {
     let mut all = Vec::new();
     for (section, keys) in SECTIONS {
         let values = if section.is_empty() { &defaults } else { &defaults[section] };
-        for (key, meaning) in keys {
+        for &Field { name: key, meaning, takes, example } in keys {
             let value = &values[key];
             if value.is_object() {
                 continue;
             }
-            let name =
-                if section.is_empty() { (*key).to_owned() } else { format!("{section}.{key}") };
+            let name = if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") };
             let none = value.is_null() || value == "";
             let default = if none { String::new() } else { value.to_string() };
-            all.push(Key { name, default, meaning: meaning.trim().to_owned() });
+            let (meaning, example) = (meaning.trim().to_owned(), format!("{key} = {example}"));
+            all.push(Key { name, default, meaning, takes, example });
         }
     }
     all
@@ -405,7 +432,7 @@ mod tests {
     #[test]
     fn a_key_with_two_letters_swapped_or_one_wrong_is_known_again() {
         for (section, keys) in SECTIONS {
-            for (key, _) in keys {
+            for Field { name: key, .. } in keys {
                 for wrong in text::slips(key) {
                     let text = match section {
                         "" => format!("{wrong} = 1\n"),
@@ -430,6 +457,40 @@ mod tests {
         let wait = keys().into_iter().find(|key| key.name == "devices.wait_s").unwrap();
         assert_eq!(wait.default, "30");
         assert!(wait.meaning.starts_with("How many seconds a start waits"), "{}", wait.meaning);
+    }
+
+    #[test]
+    fn a_value_of_another_kind_is_told_what_the_key_takes_with_an_example() {
+        let (what, hint) = refused("[devices]\nwait_s = \"soon\"\n");
+        let takes = "devices.wait_s takes a whole number of seconds";
+        assert_eq!(what, format!("line 2, column 10: {takes}, not \"soon\""));
+        assert_eq!(hint, "write it as in `wait_s = 30`");
+        let (what, hint) = refused("devices = 3");
+        assert_eq!(what, "line 1, column 11: devices is a section, not 3");
+        assert_eq!(hint, "write [devices] on a line of its own, and its keys below");
+        let (what, _) = refused("[devices]\nscan = [\"/a\",\n 7]");
+        assert!(what.starts_with("line 3, column 2: devices.scan takes a list of "), "{what}");
+        for key in keys() {
+            let (section, name) = key.name.rsplit_once('.').unwrap_or(("", &key.name));
+            let of = |line: &str| match section {
+                "" => line.to_owned(),
+                "tls" => {
+                    let others = ["certificate = \"/c\"", "key = \"/k\""];
+                    let others =
+                        others.iter().filter(|other| !other.starts_with(&format!("{name} ")));
+                    let others: String = others.map(|other| format!("{other}\n")).collect();
+                    format!("[tls]\n{others}{line}")
+                }
+                _ => format!("[{section}]\n{line}"),
+            };
+            // No key takes a date.
+            let (what, hint) = refused(&of(&format!("{name} = 1979-05-27")));
+            let takes = format!("{} takes {}, not 1979-05-27", key.name, key.takes);
+            assert!(what.ends_with(&takes) && !key.takes.is_empty(), "{what}");
+            assert_eq!(hint, format!("write it as in `{}`", key.example));
+            let taken = toml::from_str::<Config>(&of(&key.example));
+            assert!(taken.is_ok(), "{}: {taken:?}", key.example);
+        }
     }
 
     /// A text that sets everything.
@@ -528,7 +589,10 @@ mod tests {
                 "[exports]\ninflight_bytes_max = 9223372036854775807\nmemory_bytes_max = 9223372036854775807",
                 "line 3, column 20: exports.memory_bytes_max is",
             ),
-            ("[exports]\nconnections_max = 0", "line 2, column 19: invalid value"),
+            (
+                "[exports]\nconnections_max = 0",
+                "line 2, column 19: exports.connections_max takes a whole number of clients from 1 on",
+            ),
             ("[tls]\ncertificate = \"c\"\nkey = \"/k\"", "line 2, column 15: tls.certificate"),
         ];
         for (text, begin) in table {
@@ -568,7 +632,8 @@ mod tests {
         assert!(refused("= ").0.starts_with("line 1"));
         assert!(refused("[tls]\nkey = \"/k\"").0.contains("missing field `certificate`"));
         let off = "[tls]\ncertificate = \"/c\"\nkey = \"/k\"\nmode = \"off\"";
-        assert!(refused(off).0.contains("unknown variant `off`"));
+        let takes = "line 4, column 8: tls.mode takes \"forced\" or \"offered\", not \"off\"";
+        assert_eq!(refused(off).0, takes);
         assert!(Config::parse("").is_ok());
     }
 }

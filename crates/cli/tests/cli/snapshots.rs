@@ -141,6 +141,8 @@ fn configuration_errors() {
         "state_dri = \"/x\"\n",
         "[devices]\nscan = \"/dev/sdb\"\n",
         "[devices]\n  wait = 3\n",
+        "[devices]\nwait_s = \"soon\"\n",
+        "devices = 3\n",
         "[controls]\n",
         "[control]\nmode = \"rw\"\n",
         "reactors = 0\n",
