@@ -39,6 +39,7 @@ pub(super) fn destroy(name: &Name, yes: bool, daemon: &Daemon<'_>) -> Result<()>
             let absent = absent.join(", ");
             tell(format_args!("note: not erased, for it was absent: {absent}"));
         }
+        tell("next: `forebay pool create NAME --ssd PATH`");
     });
     Ok(())
 }

@@ -110,7 +110,9 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
         Command::Remove { volume, dry_run: false } => {
             let path = format!("/api/v1/exports/{}/{}", volume.pool, volume.volume);
             let done: Done = daemon.delete(&path)?;
-            super::pool::finish(&daemon, &done);
+            let next =
+                format!("`forebay volume remove {volume}`, or `forebay export add {volume}`");
+            super::pool::finish_with(&daemon, &done, &next);
         }
     }
     Ok(())

@@ -474,14 +474,18 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
                 consent::loss(&body, &daemon)?;
             }
             let pool: One<Pool> = daemon.post("/api/v1/import", &body)?;
-            daemon.print(&pool, |pool| print_pool(&pool.item));
+            daemon.print(&pool, |pool| {
+                print_pool(&pool.item);
+                tell(format_args!("next: `{}`", after_import(&pool.item)));
+            });
         }
         Command::Export { name, dry_run: true } => {
             return daemon.plan(&Change::ExportPool(name));
         }
         Command::Export { name, dry_run: false } => {
             let done: Done = daemon.post(&format!("/api/v1/pools/{name}/export"), &())?;
-            finish(&daemon, &done);
+            let next = format!("`forebay pool import {name}` on the machine that has them then");
+            finish_with(&daemon, &done, &next);
         }
         Command::Destroy { name, dry_run: true, .. } => {
             return daemon.plan(&Change::DestroyPool(name));
@@ -513,6 +517,25 @@ fn profile_parser() -> impl TypedValueParser<Value = Profile> {
 /// What was done, for people.
 pub(super) fn finish(daemon: &Daemon<'_>, done: &Done) {
     daemon.print(done, |done| tell(&done.what));
+}
+
+/// The same, and the next step.
+pub(super) fn finish_with(daemon: &Daemon<'_>, done: &Done, next: &str) {
+    daemon.print(done, |done| {
+        tell(&done.what);
+        tell(format_args!("next: {next}"));
+    });
+}
+
+/// The command that a pool which has come asks for: it has a volume, and all of its volumes are reached by clients.
+fn after_import(pool: &Pool) -> String {
+    match pool.volumes.iter().find(|volume| volume.exports.is_empty()) {
+        Some(volume) => format!("forebay export add {}", volume.name),
+        None if pool.volumes.is_empty() => {
+            format!("forebay volume add {}/NAME --origin PATH", pool.name)
+        }
+        None => "forebay export list".to_owned(),
+    }
 }
 
 fn print_plan(plan: &PoolPlan) {

@@ -280,13 +280,19 @@ pub(crate) fn run(command: Command, asking: &Asking) -> Result<()> {
             confirm("the name of the volume", &volume.to_string(), &what, yes)?;
             let job: One<Job> = daemon.delete(&at(&volume))?;
             let job = daemon.follow(job)?;
-            daemon.print(&job, |_| match state {
-                VolumeState::Online => tell(format_args!(
-                    "volume \"{volume}\" is gone; {origin} is the plain disk with all of its data"
-                )),
-                _ => tell(format_args!(
-                    "volume \"{volume}\" is gone; the pool had nothing that its origin, {origin}, lacks"
-                )),
+            daemon.print(&job, |_| {
+                match state {
+                    VolumeState::Online => tell(format_args!(
+                        "volume \"{volume}\" is gone; {origin} is the plain disk with all of its data"
+                    )),
+                    _ => tell(format_args!(
+                        "volume \"{volume}\" is gone; the pool had nothing that its origin, {origin}, lacks"
+                    )),
+                }
+                let pool = &volume.pool;
+                tell(format_args!(
+                    "next: `forebay volume add {pool}/NAME --origin PATH`, or `forebay pool destroy {pool}`"
+                ));
             });
         }
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::common::config;
-use crate::common::daemon::Daemon;
+use crate::common::daemon::{Daemon, served};
 use crate::common::routes::{left_out, plans};
 use crate::common::{Dir, forebay, run, stderr};
 use forebay_device::real::extents::unwritten_bytes;
@@ -314,4 +314,30 @@ fn every_shell_has_its_completion() {
         let output = run(forebay().args(["completion", shell]));
         assert!(String::from_utf8_lossy(&output.stdout).contains("forebay"), "{shell}");
     }
+}
+
+#[test]
+fn what_takes_something_away_or_brings_it_back_says_what_comes_next() {
+    let daemon = served("next");
+    let next = |arguments: &[&str], expected: &str| {
+        let output = daemon.ask(arguments);
+        let text = stderr(&output);
+        assert!(output.status.success(), "{arguments:?}: {text}");
+        let line = text.lines().find(|line| line.starts_with("next: "));
+        assert_eq!(line, Some(format!("next: {expected}").as_str()), "{arguments:?}: {text}");
+    };
+    next(
+        &["export", "remove", "fast/vm"],
+        "`forebay volume remove fast/vm`, or `forebay export add fast/vm`",
+    );
+    let import = "`forebay pool import fast` on the machine that has them then";
+    next(&["pool", "export", "fast"], import);
+    next(&["pool", "import", "fast"], "`forebay export add fast/vm`");
+    next(
+        &["volume", "remove", "fast/vm", "--yes"],
+        "`forebay volume add fast/NAME --origin PATH`, or `forebay pool destroy fast`",
+    );
+    daemon.tell(&["pool", "export", "fast"]);
+    next(&["pool", "import", "fast"], "`forebay volume add fast/NAME --origin PATH`");
+    next(&["pool", "destroy", "fast", "--yes"], "`forebay pool create NAME --ssd PATH`");
 }
