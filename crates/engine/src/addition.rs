@@ -269,7 +269,11 @@ impl Core {
         }
         let range = record.segments.ranges().next().expect("a new member has segments");
         self.sets.borrow_mut().expect(range);
-        self.write_superblocks(|superblock| *superblock = next.clone()).await?;
+        // The new member has the generation that this gets: none of them is behind the others.
+        let joined = |now: &mut Superblock| {
+            *now = Superblock { generation: now.generation, ..next.clone() };
+        };
+        self.write_superblocks(joined).await?;
         let joining = &self.members[index];
         if joining.standing.get() == Standing::Gone {
             // It has failed right behind another one, and was left behind by the same update.

@@ -397,7 +397,7 @@ impl Core {
 
     /// What comes of `future`, unless the pool is stopped or latched before that: it is dropped then, and must bear it.
     pub(crate) async fn unless_stopping<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        let over = || self.is_stopping() || self.latched.get();
+        let over = || self.is_ending();
         let (mut future, mut end) = (pin!(future), pin!(self.housekeeping.until(over)));
         poll_fn(|context| match future.as_mut().poll(context) {
             Poll::Ready(value) => Poll::Ready(Some(value)),

@@ -4,7 +4,7 @@
 //!   returns it, and the next flush succeeds. So each client's next FLUSH fails, whoever's flush it was (INV-13).
 //! * A client's connection may end before it was told, or before the answer reached it. Then the next one that flushes
 //!   for the first time hears it, for it may be the same one. One that never flushes takes nothing from it. One that takes
-//!   its leave behind the answer has heard; and of an answer that nobody knows to have arrived nobody else is told once
+//!   its leave behind the answer has heard. What it was told of from before its own time it does not hand on once
 //!   [`UNSEEN_TIME_MAX`] is over, or clients that flush once each would tell each other for ever.
 //! * That connection's end may still be unknown here when the client is back on another one. So for [`UNSEEN_TIME_MAX`] a
 //!   first FLUSH also hears of what a living session has not: one that has written and not flushed, or that an error was
@@ -65,6 +65,8 @@ impl Writers {
 pub(crate) struct Heard {
     /// How many of the origin's notices.
     told: Cell<u64>,
+    /// How many there had been when it came.
+    came: u64,
     /// Whether it has changed anything since its last FLUSH.
     wrote: Cell<bool>,
     has_flushed: Cell<bool>,
@@ -80,7 +82,8 @@ impl Heard {
     /// Of one that comes when there have been so many notices.
     pub(crate) fn of(notices: u64) -> Heard {
         let (wrote, has_flushed, before, good, entered) = Default::default();
-        Heard { told: Cell::new(notices), wrote, has_flushed, before, good, entered }
+        let told = Cell::new(notices);
+        Heard { told, came: notices, wrote, has_flushed, before, good, entered }
     }
 
     /// What it has heard for certain, if it may have to be told of more.
@@ -92,7 +95,8 @@ impl Heard {
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        if !self.state.origin.was_noticed(self.core().rt.now(), UNSEEN_TIME_MAX) {
+        let is_inherited = self.heard.before.get().is_some_and(|before| before < self.heard.came);
+        if is_inherited && !self.state.origin.was_noticed(self.core().rt.now(), UNSEEN_TIME_MAX) {
             self.heard.before.set(None);
         }
         if let Some(told) = self.heard.at_risk() {

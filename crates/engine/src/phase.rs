@@ -65,6 +65,11 @@ impl Core {
         self.phase.get() >= Phase::Stopping
     }
 
+    /// Whether the pool has been asked to stop, or has latched.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_stopping() || self.latched.get()
+    }
+
     /// Whether nothing is appended but the last images.
     pub(crate) fn is_closing(&self) -> bool {
         self.phase.get() == Phase::Closing

@@ -65,7 +65,7 @@ impl Pool {
     /// Bytes of clean data that are copied, since members were lost, with `joining` members more than there are: 0
     /// while dirty data has too few for its copies, and nothing is copied. There may be room for less.
     pub fn short_clean_bytes(&self, joining: usize) -> u64 {
-        if self.core.is_short_with(joining) || self.core.is_over() {
+        if self.core.is_short_with(joining) || self.core.is_at_rest() {
             return 0;
         }
         let (sets, copies) = (self.core.sets.borrow(), self.core.clean_copies_with(joining));
@@ -103,11 +103,7 @@ impl Core {
     /// Whether dirty data has its copies, and the pool goes on.
     fn may_recopy(&self) -> bool {
         let is_made_good = self.superblock.borrow().failed_count() == 0 && !self.is_failing();
-        is_made_good && !self.is_short() && !self.is_over()
-    }
-
-    fn is_over(&self) -> bool {
-        self.is_at_rest()
+        is_made_good && !self.is_short() && !self.is_at_rest()
     }
 
     /// Copies what there is room for; false if some was left because there is none.

@@ -421,7 +421,7 @@ impl Core {
     }
 
     pub(crate) fn is_letting_go(&self) -> bool {
-        self.is_stopping() || self.latched.get() || self.log.is_retired()
+        self.is_ending() || self.log.is_retired()
     }
 
     /// Looks at how short room is.

@@ -300,8 +300,7 @@ impl Core {
     /// Tells what was lost since it was told last: of a device that returns nothing any more it is found in many small
     /// parts.
     pub(crate) fn tell_damaged(&self) {
-        let is_early =
-            |told: Nanos| self.rt.now() < told + LOST_TOLD_INTERVAL && !self.is_scrub_over();
+        let is_early = |told: Nanos| self.rt.now() < told + LOST_TOLD_INTERVAL && !self.is_ending();
         if !self.scrub.told.get().is_some_and(is_early) {
             self.tell_untold();
         }

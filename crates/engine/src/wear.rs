@@ -112,7 +112,7 @@ impl Core {
 
 /// Keeps the budget until the pool stops.
 pub(crate) async fn wear_keeper(core: Rc<Core>) {
-    let over = || core.is_stopping() || core.latched.get();
+    let over = || core.is_ending();
     while !over() {
         core.housekeeping.until_or(over, core.rt.sleep(LOOK_INTERVAL)).await;
         core.look_at_wear();

@@ -164,7 +164,7 @@ impl Core {
         for chunk in
             all.chunk_by(|&a, &b| self.sets.borrow().split(a).0 == self.sets.borrow().split(b).0)
         {
-            if self.is_scrub_over() || !self.healing_waits_for().is_empty() {
+            if self.is_ending() || !self.healing_waits_for().is_empty() {
                 return false;
             }
             is_done &= self.heal_records(chunk).await;
@@ -425,7 +425,7 @@ impl Core {
 
 /// Heals what readers have met.
 pub(crate) async fn healer(core: Rc<Core>) {
-    while !core.is_scrub_over() {
+    while !core.is_ending() {
         core.tell_damaged();
         let is_some = || core.is_hurt();
         if is_some() && core.healing_waits_for().is_empty() && core.heal_hurt().await {
@@ -433,9 +433,7 @@ pub(crate) async fn healer(core: Rc<Core>) {
         }
         let timer = core.rt.sleep(LOOK_INTERVAL);
         let had_some = is_some();
-        core.housekeeping
-            .until_or(|| (!had_some && is_some()) || core.is_scrub_over(), timer)
-            .await;
+        core.housekeeping.until_or(|| (!had_some && is_some()) || core.is_ending(), timer).await;
     }
     core.tell_damaged();
 }

@@ -245,10 +245,6 @@ impl Core {
         superblock.scrub_rate_bytes_per_s > 0 && is_due(begun, superblock.created_unix_s, now)
     }
 
-    pub(crate) fn is_scrub_over(&self) -> bool {
-        self.is_stopping() || self.latched.get()
-    }
-
     /// Why a lap waits, if it does.
     fn scrub_waits_for(&self) -> &'static str {
         if self.superblock.borrow().scrub_rate_bytes_per_s == 0 {
@@ -270,9 +266,9 @@ impl Core {
 
     fn may_scrub(&self, at: At) -> bool {
         let Some(lap) = at.lap else {
-            return !self.is_scrub_over() && self.healing_waits_for().is_empty();
+            return !self.is_ending() && self.healing_waits_for().is_empty();
         };
-        !self.is_scrub_over()
+        !self.is_ending()
             && self.scrub_waits_for().is_empty()
             && self.scrub.lap.get().is_some_and(|now| now.number == lap)
     }
@@ -613,7 +609,7 @@ impl Core {
 
 /// Makes laps when they are due or asked for.
 pub(crate) async fn scrubber(core: Rc<Core>) {
-    while !core.is_scrub_over() {
+    while !core.is_ending() {
         core.store_scrub(false).await;
         core.prove_healed(false).await;
         let lap = match core.scrub.lap.get() {
@@ -647,7 +643,7 @@ pub(crate) async fn scrubber(core: Rc<Core>) {
         };
         if !done {
             let timer = core.rt.sleep(LOOK_INTERVAL);
-            let new = || core.scrub.is_new.get() || core.is_scrub_over();
+            let new = || core.scrub.is_new.get() || core.is_ending();
             core.housekeeping.until_or(new, timer).await;
         }
     }

@@ -3,9 +3,10 @@
 
 use std::rc::Rc;
 
+use forebay_device::BlockDevice;
 use forebay_device::model::world::Crash;
-use forebay_engine::EventKind;
 use forebay_engine::planted::Bug;
+use forebay_engine::{EventKind, Mode};
 
 use crate::rig::{MEMBER_BYTES, Plan, Rig, provoke, same, survive};
 
@@ -167,5 +168,21 @@ fn a_pool_of_which_all_members_were_set_back_asks_before_it_opens() {
         }
         rig.accepts.set(true);
         rig.open()
+    });
+}
+
+/// The others are told of a new member once it is ready: it is as new as they are.
+#[test]
+fn a_member_that_has_just_joined_is_not_taken_for_one_that_was_set_back() {
+    survive(4, |seed| {
+        let members = 1 + seed as usize % 2;
+        let rig = Rig::new(seed, Plan { spares: 1, mode: Mode::Writethrough, ..plan(members, 1) });
+        let (pool, device) = (rig.pool(), Rc::clone(&rig.gates[members]) as Rc<dyn BlockDevice>);
+        let added = rig.run(async move { pool.add_member(device).await })?;
+        added.map_err(|error| error.to_string())?;
+        rig.crash(Crash::ProcessKill);
+        rig.offer(&[members]);
+        rig.open()?;
+        reads(&rig, "with the new member alone", 1)
     });
 }

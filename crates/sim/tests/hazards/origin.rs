@@ -227,6 +227,28 @@ fn one_flush_each(seed: u64, leaves: bool, elsewhere: bool) -> Result<(), String
     Ok(())
 }
 
+/// It has written, others' flushes failed long ago, and the answer to its own FLUSH does not reach it.
+#[test]
+fn who_has_not_heard_of_a_failure_since_its_own_time_hears_however_long_ago_it_was() {
+    survive(2, |seed| {
+        let rig = readonly(seed);
+        let client = Rc::new(rig.volume().session());
+        let writer = Rc::clone(&client);
+        let data = Buf::zeroed(BLOCK).freeze();
+        let written = rig.run(async move { writer.write(0, data, false).await })?;
+        written.map_err(|error| error.to_string())?;
+        rig.origin_broken.failing.arm(Trigger::every(Ops::Flushes).times(1));
+        flush(&rig, &Rc::new(rig.volume().session())).unwrap_err();
+        rig.pause(UNSEEN_TIME_MAX);
+        flush(&rig, &client).unwrap_err();
+        drop(client);
+        match flush(&rig, &Rc::new(rig.volume().session())) {
+            Ok(()) => Err("it was told that all is well".to_owned()),
+            Err(_) => Ok(()),
+        }
+    });
+}
+
 #[test]
 fn what_was_heard_or_is_long_ago_is_not_handed_on_for_ever() {
     survive(2, |seed| {
