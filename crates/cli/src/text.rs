@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub(crate) use forebay_control::nearest::did_you_mean as nearest;
+pub(crate) use forebay_control::nearest::did_you_mean;
 use forebay_device::Nanos;
 use forebay_device::runtime::{MICROSECOND, MILLISECOND, SECOND};
 use forebay_engine::ids::BLOCK_BYTES;

@@ -675,7 +675,7 @@ fn find(wanted: &str) -> Result<&'static Code> {
     CODES.iter().find(|known| known.code == wanted).ok_or_else(|| {
         // Codes are in small letters and have hyphens.
         let plain = wanted.to_lowercase().replace('_', "-");
-        let nearest = text::nearest(&plain, CODES.iter().map(|known| known.code));
+        let nearest = text::did_you_mean(&plain, CODES.iter().map(|known| known.code));
         Failure::new(format!("there is no code \"{wanted}\""))
             .hint(format!("{nearest}`forebay explain` lists all"))
     })

@@ -35,7 +35,7 @@ fn named(key: &str) -> Result<(&'static str, &'static str, &'static str)> {
     let mut known = KEYS.into_iter().chain(fixed);
     known.find(|(name, field, _)| plain == *name || plain == *field).ok_or_else(|| {
         let all = KEYS.into_iter().flat_map(|(name, field, _)| [name, field]);
-        let nearest = text::nearest(&plain, all);
+        let nearest = text::did_you_mean(&plain, all);
         let names = KEYS.map(|(name, ..)| name).join(", ");
         Failure::new(format!("there is no setting \"{key}\" of a pool"))
             .hint(format!("{nearest}there are {names}"))

@@ -204,7 +204,7 @@ pub(crate) fn parse(name: &str) -> Result<&'static Profile, String> {
     let found = PROFILES.iter().find(|profile| profile.name == name);
     found.ok_or_else(|| {
         let names: Vec<_> = PROFILES.iter().map(|profile| profile.name).collect();
-        let nearest = text::nearest(name, names.iter().copied());
+        let nearest = text::did_you_mean(name, names.iter().copied());
         format!("no such profile; {nearest}there are {}", names.join(", "))
     })
 }
@@ -236,7 +236,7 @@ pub(crate) fn parse_distribution(text: &str) -> Result<Distribution, String> {
         "zipf" => number(1.2, 0.0, 5.0).map(Distribution::Zipf),
         "pareto" => number(0.2, 0.0, 1.0).map(Distribution::Pareto),
         _ => {
-            let nearest = text::nearest(name, ["uniform", "zipf", "pareto"].into_iter());
+            let nearest = text::did_you_mean(name, ["uniform", "zipf", "pareto"].into_iter());
             Err(format!("{nearest}a distribution is uniform, zipf:THETA or pareto:POWER"))
         }
     }

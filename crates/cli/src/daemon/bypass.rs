@@ -195,7 +195,7 @@ impl Daemon {
             Err(_) | Ok(()) => {}
         }
         self.begin_bypass(&slot, &known).await?;
-        self.describe_pool(name.as_str())
+        self.show_pool(name.as_str())
     }
 
     /// Stores that a pool which is not open is served without its cache devices, then does it. Of volumes that are known

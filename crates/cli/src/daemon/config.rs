@@ -375,7 +375,7 @@ impl Config {
         group_in(&groups, name).map(Some).ok_or_else(|| {
             let what = format!("exports.socket_group is {name:?}, which is not in /etc/group");
             let known = groups.lines().filter_map(|line| line.split(':').next());
-            let nearest = text::nearest(name, known);
+            let nearest = text::did_you_mean(name, known);
             Failure::new(what).hint(format!(
                 "{nearest}name a group that is there; of one that `getent group` knows from elsewhere write the \
                  number",

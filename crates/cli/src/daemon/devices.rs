@@ -69,7 +69,7 @@ impl Daemon {
         });
         let found = found.ok_or_else(|| {
             let what = format!("pool \"{pool}\" has no cache device {wanted}");
-            let nearest = text::nearest(wanted, seen.iter().filter_map(|it| it.path.to_str()));
+            let nearest = text::did_you_mean(wanted, seen.iter().filter_map(|it| it.path.to_str()));
             Failure::coded(Code::NotFound, what).hint(format!(
                 "{nearest}`forebay pool show {pool}` shows their paths and identities"
             ))
@@ -128,7 +128,7 @@ impl Daemon {
         let lost = self.check_addition(&slot, &open, &next)?;
         drop(open);
         self.join_device(pool, path, joining, None, lost).await?;
-        self.describe_pool(pool.as_str())
+        self.show_pool(pool.as_str())
     }
 
     /// Refuses an addition for which there is no memory; the cache device that the pool lacks, if one: then nothing is
@@ -243,7 +243,7 @@ impl Daemon {
         open.members.borrow().share(device.id, next.pool, &self.crew);
         open.pool.extend_member(device.id).await?;
         self.tell_news(pool.as_str(), &open);
-        self.describe_pool(pool.as_str())
+        self.show_pool(pool.as_str())
     }
 
     /// Tells which cache devices are larger than what a pool that has just been opened uses of them.

@@ -99,7 +99,7 @@ impl Daemon {
         paths_of(&slot.record.borrow(), &sight)?;
         let was = self.leave_bypass(&slot, accept_missing).await?;
         let Err(failure) = self.start_pool(&slot, &sight, decided).await else {
-            return self.describe_pool(&name);
+            return self.show_pool(&name);
         };
         if is_new {
             // It may be somebody else's; the next start of this daemon must leave it alone.
@@ -132,7 +132,7 @@ impl Daemon {
             [] => {
                 let what = format!("no cache device of a pool \"{wanted}\" was found");
                 let known = found.iter().map(|it| it.superblock.name.as_str());
-                let nearest = text::nearest(wanted, known);
+                let nearest = text::did_you_mean(wanted, known);
                 return Err(Failure::coded(Code::NotFound, what).hint(format!(
                     "{nearest}name its devices with --ssd; `forebay pool import` lists what is found",
                 )));

@@ -85,7 +85,7 @@ fn level(asked: Option<OsString>) -> Result<LevelFilter> {
     let Some(asked) = asked.filter(|asked| !asked.is_empty()) else { return Ok(LevelFilter::INFO) };
     asked.to_str().and_then(|asked| asked.parse().ok()).ok_or_else(|| {
         let levels = ["off", "error", "warn", "info", "debug", "trace"];
-        let nearest = text::nearest(&asked.to_string_lossy(), levels.into_iter());
+        let nearest = text::did_you_mean(&asked.to_string_lossy(), levels.into_iter());
         let hint = "set it to off, error, warn, info, debug or trace, or leave it out for info";
         Failure::new(format!("FOREBAY_LOG says {asked:?}, which is no level"))
             .hint(format!("{nearest}{hint}"))

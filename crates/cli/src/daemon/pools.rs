@@ -110,7 +110,7 @@ impl Daemon {
     pub(super) fn slot(&self, name: &str) -> Result<Rc<Slot>> {
         self.slots.borrow().get(name).cloned().ok_or_else(|| {
             let slots = self.slots.borrow();
-            let nearest = text::nearest(name, slots.keys().map(String::as_str));
+            let nearest = text::did_you_mean(name, slots.keys().map(String::as_str));
             Failure::coded(Code::NotFound, format!("there is no pool \"{name}\"")).hint(format!(
                 "{nearest}`forebay pool list` shows those that are here, `forebay pool import` those \
                  that could be"
@@ -477,7 +477,7 @@ impl Daemon {
         let copies = CopiesChange { dirty, clean, accept_data_loss_on_ssd_failure };
         open.pool.check_copies(&copies)?;
         if body.dry_run {
-            return self.describe_pool(name);
+            return self.show_pool(name);
         }
         if dirty.is_some() || clean.is_some() {
             open.pool.set_copies(&copies).await?;
@@ -531,7 +531,7 @@ impl Daemon {
         }
         let what = format!("pool \"{name}\" has now {}", changed.join(", "));
         self.journal.note("pool-set", name, what);
-        self.describe_pool(name)
+        self.show_pool(name)
     }
 
     /// Ends what a pool serves, then the pool.

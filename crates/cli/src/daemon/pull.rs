@@ -62,7 +62,7 @@ fn reason(
         }
         Hold::Doubted => (
             format!(
-                "{} are dirty, and the other one that has them has returned damage",
+                "{} are dirty, and of the others, which have them, one has returned damage, or not what it was asked for",
                 text::bytes(pull.short_bytes)
             ),
             format!("bring them home: {flush}"),

@@ -1,5 +1,6 @@
 //! When every origin will have what is dirty: a figure where one was measured, words where none is.
 
+use forebay_device::runtime::SECOND;
 use forebay_engine::{DestageWait, Volume};
 
 use super::progress::not_over;
@@ -17,9 +18,10 @@ pub(super) struct Safe {
 /// Why not all that a volume owes is on its way, and for how many seconds that may be so.
 fn wait(volume: &Volume) -> Option<(u64, String)> {
     let age_s = volume.settings().dirty_age_max_s;
+    let dirty_for_s = volume.dirty_for().unwrap_or(0) / SECOND;
     let at_last = match age_s {
         0 => u64::MAX,
-        age_s => age_s.into(),
+        age_s => u64::from(age_s).saturating_sub(dirty_for_s),
     };
     Some(match volume.destage_wait()? {
         DestageWait::Pause => (0, "waits until clients pause".to_owned()),

@@ -228,7 +228,7 @@ impl Daemon {
         open.spares.held.borrow_mut().insert(id.clone(), Held::Ready(members));
         let what = format!("{} is a spare now ({id})", path.display());
         self.journal.note("spare-added", (pool.as_str(), path.display().to_string()), what);
-        self.describe_pool(pool.as_str())
+        self.show_pool(pool.as_str())
     }
 
     /// What it would do to make a device a spare.

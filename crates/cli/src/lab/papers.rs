@@ -91,7 +91,7 @@ impl Options {
             if names().any(|name| name == wanted) {
                 continue;
             }
-            let (nearest, rows) = (text::nearest(wanted, names()), papers::rows().join(", "));
+            let (nearest, rows) = (text::did_you_mean(wanted, names()), papers::rows().join(", "));
             return Err(Failure::new(format!("no row \"{wanted}\""))
                 .hint(format!("{nearest}The rows are {rows}")));
         }

@@ -3,13 +3,12 @@
 
 use serde_json::Value;
 
+use crate::acceptance::tonight;
 use crate::common::daemon::{
     Daemon, VOLUME_BYTES, content, members, read_all, served, show, until, until_served, written,
 };
 use crate::common::{Client, run};
 
-/// Not within the hour that these tests take.
-const LATER: &str = "destage-hours=00:00-00:01";
 const SSD: &str = "--accept-data-loss-on-ssd-failure";
 
 /// A pool on one SSD whose loss was agreed to, with a volume that is served at the socket "nbd".
@@ -22,6 +21,14 @@ fn alone(name: &str) -> Daemon {
     let socket = daemon.dir.path("nbd");
     daemon.tell(&["export", "add", "fast/vm", "--socket", socket.to_str().unwrap()]);
     daemon
+}
+
+/// A setting with which nothing is destaged for some hours, and what is said of that.
+fn later() -> (String, String) {
+    let setting = tonight();
+    let hours = setting.trim_start_matches("destage-hours=");
+    let until = hours.split_once('-').unwrap().0.to_owned();
+    (setting, format!("waits until {until}"))
 }
 
 fn summary(daemon: &Daemon) -> String {
@@ -84,24 +91,26 @@ fn on_terminal(daemon: &Daemon) -> String {
 
 #[test]
 fn what_one_ssd_has_alone_is_said_and_the_ssd_is_not_to_be_pulled() {
-    let mut daemon = alone("glance-one");
-    daemon.tell(&["volume", "set", "fast/vm", LATER]);
+    let (mut daemon, (later, waits)) = (alone("glance-one"), later());
+    daemon.tell(&["volume", "set", "fast/vm", &later]);
     assert_eq!(summary(&daemon), "Healthy. 1 pool; every origin has all of its data.");
     says(&pulls(&daemon)[0], false, "nothing would be lost, but the pool would stop writing");
     written(&daemon, 2);
-    assert_eq!(summary(&daemon), "Healthy. 32 MiB exist only on this SSD; waits until 00:00.");
+    let dirty = format!("Healthy. 32 MiB exist only on this SSD; {waits}.");
+    assert_eq!(summary(&daemon), dirty);
     let pool = show(&daemon);
     let (usage, said) = (&pool["usage"], pool["summary"].as_str().unwrap());
-    assert_eq!(said, "Healthy. 32 MiB exist only on this SSD; waits until 00:00.");
+    assert_eq!(said, dirty);
     assert_eq!((&usage["safe_in_s"], &usage["destage"]["left_s"]), (&Value::Null, &Value::Null));
-    assert_eq!(usage["safe_when"], "waits until 00:00");
+    assert_eq!(usage["safe_when"], waits);
     let pull = pulls(&daemon).remove(0);
     says(&pull, false, "it is the only one: 32 MiB are dirty and on it alone, and would be lost");
     assert_eq!(pull["only_dirty_bytes"], VOLUME_BYTES, "{pull}");
     assert!(pull["action"].as_str().unwrap().contains("`forebay volume flush fast/vm`"), "{pull}");
     let text = on_terminal(&daemon);
     assert!(text.contains("Not safe to pull: it is the only one: 32 MiB are dirty"), "{text}");
-    assert!(text.contains("nothing goes to the origin at present; waits until 00:00"), "{text}");
+    let nothing = format!("nothing goes to the origin at present; {waits}");
+    assert!(text.contains(&nothing), "{text}");
     // It is older than it may be long before its hours.
     daemon.tell(&["volume", "set", "fast/vm", "dirty-age-max=10s"]);
     until("it is safe", || summary(&daemon).ends_with("every origin has all of its data."));
@@ -110,13 +119,11 @@ fn what_one_ssd_has_alone_is_said_and_the_ssd_is_not_to_be_pulled() {
 
 #[test]
 fn of_two_ssds_with_the_same_dirty_data_either_can_be_pulled() {
-    let mut daemon = served("glance-two");
-    daemon.tell(&["volume", "set", "fast/vm", LATER]);
+    let (mut daemon, (later, waits)) = (served("glance-two"), later());
+    daemon.tell(&["volume", "set", "fast/vm", &later]);
     written(&daemon, 2);
-    assert_eq!(
-        summary(&daemon),
-        "Healthy. 32 MiB exist only on these two SSDs; waits until 00:00."
-    );
+    let dirty = format!("Healthy. 32 MiB exist only on these two SSDs; {waits}.");
+    assert_eq!(summary(&daemon), dirty);
     for pull in pulls(&daemon) {
         says(&pull, true, "all that is dirty is on another cache device, too");
     }
@@ -132,7 +139,7 @@ fn of_two_ssds_with_the_same_dirty_data_either_can_be_pulled() {
 #[test]
 fn beside_an_ssd_that_is_lost_the_last_one_is_not_to_be_pulled() {
     let mut daemon = served("glance-lost");
-    daemon.tell(&["volume", "set", "fast/vm", LATER]);
+    daemon.tell(&["volume", "set", "fast/vm", &tonight()]);
     let newest = written(&daemon, 2);
     daemon.kill();
     std::fs::rename(daemon.dir.path("ssd-1"), daemon.dir.path("away")).unwrap();
@@ -152,7 +159,8 @@ fn beside_an_ssd_that_is_lost_the_last_one_is_not_to_be_pulled() {
 fn streams_that_pass_by_are_in_no_hit_ratio() {
     let mut daemon = alone("glance-streams");
     let socket = daemon.dir.path("nbd");
-    let set = ["sequential-when=always", "sequential-writes=bypass", LATER];
+    let later = tonight();
+    let set = ["sequential-when=always", "sequential-writes=bypass", &later];
     daemon.tell(&[&["volume", "set", "fast/vm"], &set[..]].concat());
     let mut client = Client::connect(&socket);
     let mut block = [7; 4096];

@@ -64,7 +64,7 @@ pub(super) fn parse_setting(text: &str) -> std::result::Result<Setting, String> 
 fn modes_like(text: &str) -> (String, String) {
     let modes = Mode::value_variants().iter().map(|&mode| mode_name(mode.into()));
     let modes: Vec<_> = modes.collect();
-    let nearest = text::nearest(text, modes.iter().copied());
+    let nearest = text::did_you_mean(text, modes.iter().copied());
     (modes.join(", "), nearest)
 }
 
@@ -84,7 +84,7 @@ fn named(key: &str, value: &str) -> std::result::Result<&'static str, String> {
         });
     }
     let written = [key.to_owned(), key.replace('_', "-"), plain(key)];
-    let nearest = written.iter().map(|key| text::nearest(key, KEYS.into_iter()));
+    let nearest = written.iter().map(|key| text::did_you_mean(key, KEYS.into_iter()));
     let nearest = nearest.into_iter().find(|nearest| !nearest.is_empty()).unwrap_or_default();
     let keys = KEYS.join(", ");
     Err(format!("there is no setting {key:?}; {nearest}there are {keys}"))
@@ -118,7 +118,7 @@ fn parse_key(key: &str, value: &str) -> std::result::Result<SetVolumeSettings, S
                 "cache" => SequentialWrites::Cache,
                 "bypass" => SequentialWrites::Bypass,
                 _ => {
-                    let nearest = text::nearest(value, ["cache", "bypass"].into_iter());
+                    let nearest = text::did_you_mean(value, ["cache", "bypass"].into_iter());
                     return Err(format!("{nearest}{value:?} is neither `cache` nor `bypass`"));
                 }
             };
@@ -130,7 +130,7 @@ fn parse_key(key: &str, value: &str) -> std::result::Result<SetVolumeSettings, S
                 "always" => SequentialWhen::Always,
                 "full" => SequentialWhen::Full,
                 _ => {
-                    let nearest = text::nearest(value, ["auto", "always", "full"].into_iter());
+                    let nearest = text::did_you_mean(value, ["auto", "always", "full"].into_iter());
                     return Err(format!(
                         "{nearest}{value:?} is none of `auto`, `always` and `full`"
                     ));
