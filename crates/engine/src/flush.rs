@@ -86,6 +86,13 @@ impl Heard {
         Heard { told, came: notices, wrote, has_flushed, before, good, entered }
     }
 
+    /// Forgets what it was told of from before it came: what is left is of its own time.
+    fn keep_own(&self) {
+        let was_told_of_own = self.told.get() > self.came;
+        let own = |before: u64| was_told_of_own.then_some(before.max(self.came));
+        self.before.set(self.before.get().and_then(own));
+    }
+
     /// What it has heard for certain, if it may have to be told of more.
     fn at_risk(&self) -> Option<u64> {
         let told = self.before.get().unwrap_or(self.told.get());
@@ -95,9 +102,8 @@ impl Heard {
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        let is_inherited = self.heard.before.get().is_some_and(|before| before < self.heard.came);
-        if is_inherited && !self.state.origin.was_noticed(self.core().rt.now(), UNSEEN_TIME_MAX) {
-            self.heard.before.set(None);
+        if !self.state.origin.was_noticed(self.core().rt.now(), UNSEEN_TIME_MAX) {
+            self.heard.keep_own();
         }
         if let Some(told) = self.heard.at_risk() {
             self.state.writers.leave(told);

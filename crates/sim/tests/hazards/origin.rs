@@ -249,6 +249,39 @@ fn who_has_not_heard_of_a_failure_since_its_own_time_hears_however_long_ago_it_w
     });
 }
 
+/// It was told of what was another's and of what was its own at once, long ago, and may have heard of neither.
+#[test]
+fn what_is_not_handed_on_of_anothers_takes_nothing_of_its_own_with_it() {
+    survive(2, |seed| {
+        let rig = readonly(seed);
+        let [other, gone] = [0, 1].map(|_| Rc::new(rig.volume().session()));
+        let write = |client: &Rc<Volume>| {
+            let (client, data) = (Rc::clone(client), Buf::zeroed(BLOCK).freeze());
+            let written = rig.run(async move { client.write(0, data, false).await })?;
+            written.map_err(|error| error.to_string())
+        };
+        // From here on it takes nothing over from anybody.
+        flush(&rig, &other)?;
+        let fails = || {
+            rig.origin_broken.failing.arm(Trigger::every(Ops::Flushes).times(1));
+            flush(&rig, &other).unwrap_err();
+        };
+        write(&gone)?;
+        fails();
+        drop(gone);
+        let client = Rc::new(rig.volume().session());
+        write(&client)?;
+        fails();
+        rig.pause(UNSEEN_TIME_MAX);
+        flush(&rig, &client).unwrap_err();
+        drop(client);
+        match flush(&rig, &Rc::new(rig.volume().session())) {
+            Ok(()) => Err("it was told that all is well".to_owned()),
+            Err(_) => Ok(()),
+        }
+    });
+}
+
 #[test]
 fn what_was_heard_or_is_long_ago_is_not_handed_on_for_ever() {
     survive(2, |seed| {
