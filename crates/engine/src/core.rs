@@ -29,7 +29,7 @@ use crate::lock::RangeLocks;
 use crate::log::Log;
 use crate::member::{Member, Members};
 use crate::memory::IndexClaims;
-use crate::phase::Phase;
+use crate::phase::Life;
 use crate::planted::{self, Bug};
 use crate::policy::{Policy, Reread, Touches};
 use crate::ram::Ram;
@@ -178,7 +178,7 @@ pub(crate) struct Core {
     pub latched: Cell<bool>,
     /// Ranges whose append failed: the next start may or may not find the record.
     pub doubtful: RefCell<Vec<Doubtful>>,
-    pub phase: Cell<Phase>,
+    pub life: Life,
     /// Tasks that make room or write checkpoints and have not ended.
     pub housekeepers: Cell<u32>,
     /// Elevators and moves that have not ended.

@@ -382,12 +382,12 @@ impl Core {
         // While recovery or a stop is under way, writes may take what is else kept from them, but
         // not what facts and the last images need.
         let taken_as = || {
-            let alone = self.is_recovering() || self.phase.get() >= Phase::Settled;
+            let alone = self.is_recovering() || self.life.phase() >= Phase::Settled;
             if alone && stream.is_dirty() { Stream::Facts } else { stream }
         };
         let waits = match stream {
             Stream::Dirty | Stream::Rewritten | Stream::DirtyMain => {
-                self.phase.get() != Phase::Restoring
+                self.life.phase() != Phase::Restoring
             }
             Stream::Facts | Stream::Metadata => true,
             Stream::Main | Stream::Probation => false,
@@ -457,7 +457,7 @@ impl Core {
     /// there that has no footer yet. What is in those it appends again, before it can make any room.
     pub(crate) fn left_to_start(&self, stream: Stream) -> [usize; PLACES_MAX] {
         let mut left = [0; PLACES_MAX];
-        if stream == Stream::Metadata || self.phase.get() == Phase::Restoring {
+        if stream == Stream::Metadata || self.life.phase() == Phase::Restoring {
             return left;
         }
         let (closing, sets) = (self.log.closing.borrow(), self.sets.borrow());

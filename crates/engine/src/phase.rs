@@ -3,6 +3,8 @@
 //! That a pool has latched is told apart from it: it may do so in any phase, and goes through the rest of them then without
 //! writing anything.
 
+use std::cell::Cell;
+
 use crate::core::Core;
 
 /// A phase in the life of a pool; they come in this order.
@@ -44,25 +46,35 @@ impl Phase {
     }
 }
 
-impl Core {
+/// The phase that a pool is in.
+#[derive(Debug, Default)]
+pub(crate) struct Life(Cell<Phase>);
+
+impl Life {
+    pub(crate) fn phase(&self) -> Phase {
+        self.0.get()
+    }
+
     /// Moves on in the diagram of [`Phase`].
     ///
     /// # Panics
     /// If the diagram has no such arrow.
-    pub(crate) fn enter(&self, next: Phase) {
-        let now = self.phase.get();
+    pub(crate) fn transition(&self, next: Phase) {
+        let now = self.phase();
         assert!(now.may_become(next), "the pool: {now:?} to {next:?}");
-        self.phase.set(next);
+        self.0.set(next);
     }
+}
 
+impl Core {
     /// Whether the start has not ended.
     pub(crate) fn is_recovering(&self) -> bool {
-        self.phase.get() < Phase::Serving
+        self.life.phase() < Phase::Serving
     }
 
     /// Whether the pool has been asked to stop.
     pub(crate) fn is_stopping(&self) -> bool {
-        self.phase.get() >= Phase::Stopping
+        self.life.phase() >= Phase::Stopping
     }
 
     /// Whether the pool has been asked to stop, or has latched.
@@ -72,12 +84,12 @@ impl Core {
 
     /// Whether nothing is appended but the last images.
     pub(crate) fn is_closing(&self) -> bool {
-        self.phase.get() == Phase::Closing
+        self.life.phase() == Phase::Closing
     }
 
     /// Whether what goes on in the background is to end: the pool has settled, or has latched.
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.phase.get() >= Phase::Settled || self.latched.get()
+        self.life.phase() >= Phase::Settled || self.latched.get()
     }
 }
 

@@ -116,7 +116,7 @@ impl Core {
         self.note_recovered().await?;
         self.sets.borrow_mut().keep_free(None);
         self.trim_recovered_index();
-        self.enter(Phase::Serving);
+        self.life.transition(Phase::Serving);
         report.blocks = self.shards.iter().map(|s| s.index.borrow().block_count()).sum();
         report.owed_blocks = self.owed_blocks();
         Ok(report)
@@ -225,7 +225,7 @@ impl Core {
             let alone = self.sets.borrow().get(set.id).is_some_and(|set| set.segments.len() == 1);
             alone && planted::is(Bug::OpenSetsBelieved)
         };
-        self.enter(Phase::Restoring);
+        self.life.transition(Phase::Restoring);
         let mut lacking = false;
         for owed in [true, false] {
             self.make_ready(open).await?;
@@ -233,7 +233,7 @@ impl Core {
                 lacking |= self.restore_set(set, owed, report).await?;
             }
         }
-        self.enter(Phase::Recovering);
+        self.life.transition(Phase::Recovering);
         Ok(lacking)
     }
 

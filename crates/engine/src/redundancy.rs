@@ -193,7 +193,7 @@ impl Core {
             Redundancy::Returning => planted::seen("protection: members enough again"),
             _ => {}
         }
-        let goes_on = next != Redundancy::Whole && self.phase.get() < Phase::Settled;
+        let goes_on = next != Redundancy::Whole && self.life.phase() < Phase::Settled;
         if goes_on && !self.reviewing.replace(true) {
             let core = Rc::clone(self);
             self.spawn_background(async move {

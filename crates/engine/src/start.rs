@@ -31,6 +31,7 @@ use crate::log::Log;
 use crate::member::Member;
 use crate::membership::{OpenOptions, Opened, Opening, assess};
 use crate::memory::IndexClaims;
+use crate::phase::Life;
 use crate::planted::{self, Bug};
 use crate::policy::{Reread, S3Fifo, S3FifoConfig};
 use crate::pool::Pool;
@@ -487,7 +488,7 @@ fn new_core(
         write_latency: Latency::default(),
         latched: Cell::new(false),
         doubtful: RefCell::default(),
-        phase: Cell::default(),
+        life: Life::default(),
         housekeepers: Cell::default(),
         background: Cell::new(0),
         minute_of_day: Cell::new(None),

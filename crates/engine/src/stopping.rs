@@ -62,7 +62,7 @@ impl Pool {
 
     async fn close(&self) -> Result<u64> {
         let core = &self.core;
-        core.enter(Phase::Stopping);
+        core.life.transition(Phase::Stopping);
         core.lease.wake();
         core.housekeeping.wake_all();
         core.room.wake_all();
@@ -74,7 +74,7 @@ impl Pool {
         for stream in Stream::DIRTY {
             core.until_idle(stream).await?;
         }
-        core.enter(Phase::Settled);
+        core.life.transition(Phase::Settled);
         core.housekeeping.wake_all();
         core.room.wake_all();
         core.unless_stuck(|| core.background.get() == 0 || core.latched.get()).await?;
@@ -84,7 +84,7 @@ impl Pool {
         for &stream in &streams {
             core.until_idle(stream).await?;
         }
-        core.enter(Phase::Closing);
+        core.life.transition(Phase::Closing);
         // What is made free beside the last images would have the next start write new ones.
         core.sets.borrow_mut().keep_free(Some(FREE_AT_STOP));
         core.housekeeping.wake_all();
