@@ -12,6 +12,7 @@ use crate::format::Mode;
 use crate::ids::{BLOCK_BYTES, DeviceId};
 use crate::member::Member;
 use crate::pool::Pool;
+use crate::segment::{Set, SetTable};
 
 /// Why a member should not be pulled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,41 +68,59 @@ impl Pool {
     /// [`ErrorKind::NotFound`] if it is none.
     pub fn can_pull(&self, id: DeviceId) -> Result<Pull> {
         let core = &self.core;
-        let is_named = |standing| !matches!(standing, Standing::Joining | Standing::Gone);
-        let mut named = core.members.iter().enumerate().filter(|(_, m)| is_named(m.standing.get()));
+        let mut named = core.members.iter().enumerate().filter(|(_, member)| is_named(member));
         let Some((index, member)) = named.find(|(_, member)| member.id == id) else {
             let what = format!("cache device {id} is none of the pool's");
             return Err(Error::new(ErrorKind::NotFound, what)
                 .hint("see `forebay pool show` for its cache devices"));
         };
-        let has_failed = member.is_failed();
-        let [only_dirty, only_clean, short] = core.sets.borrow().blocks_on(index);
+        let blocks = core.sets.borrow().blocks_on(index);
+        Ok(core.pull(index, member, blocks))
+    }
+
+    /// The same of all members, in one look.
+    pub fn can_pull_each(&self) -> Vec<(DeviceId, Pull)> {
+        let blocks = self.core.sets.borrow().blocks_on_each(self.core.members.iter().count());
+        let named = self.core.members.iter().enumerate().filter(|(_, member)| is_named(member));
+        named
+            .map(|(index, member)| (member.id, self.core.pull(index, member, blocks[index])))
+            .collect()
+    }
+}
+
+/// Whether it is one of the pool's.
+fn is_named(member: &Member) -> bool {
+    !matches!(member.standing.get(), Standing::Joining | Standing::Gone)
+}
+
+impl Core {
+    /// What would be without a member that has these blocks.
+    fn pull(&self, index: usize, member: &Member, blocks: Blocks) -> Pull {
+        let (has_failed, [only_dirty, only_clean, short]) = (member.is_failed(), blocks);
         let held_by = match () {
-            () if core.latched.get() => Some(Hold::Latched),
+            () if self.latched.get() => Some(Hold::Latched),
             () if has_failed => None,
-            () if core.witness_lags.get() => Some(Hold::Witness),
-            () if core.is_last(index) => Some(Hold::Last),
+            () if self.witness_lags.get() => Some(Hold::Witness),
+            () if self.is_last(index) => Some(Hold::Last),
             () if only_dirty > 0 => Some(Hold::OnlyCopy),
-            () if short > 0 && !core.others_are_sound(index) => Some(Hold::Doubted),
+            () if short > 0 && !self.others_are_sound(index) => Some(Hold::Doubted),
             () => None,
         };
         // One that is on its way out stays when another one fails.
-        let others = core.serving().filter(|(other, _)| *other != index).count();
-        let copies = usize::from(core.dirty_copies());
-        Ok(Pull {
+        let others = self.serving().filter(|(other, _)| *other != index).count();
+        let copies = usize::from(self.dirty_copies());
+        Pull {
             held_by,
             only_dirty_bytes: only_dirty * BLOCK_BYTES,
             only_clean_bytes: only_clean * BLOCK_BYTES,
             short_bytes: short * BLOCK_BYTES,
             copied_again: others >= copies,
-            written_through: core.written_through_with(others),
+            written_through: self.written_through_with(others),
             leaves: member.is_leaving(),
             has_failed,
-        })
+        }
     }
-}
 
-impl Core {
     /// Whether no other member would be left if this one, which serves, failed now.
     pub(crate) fn is_last(&self, index: usize) -> bool {
         // The epoch without one that departs is being written, and it is empty.
@@ -136,5 +155,40 @@ impl Core {
             .iter()
             .filter(|v| v.mode == Mode::Writeback && !agreed(v.accept_single_copy));
         ends.map(|v| v.name.clone()).collect()
+    }
+}
+
+/// Live blocks of sets with a copy on a member: those that lie there alone and that an origin may lack, the others
+/// that lie there alone, and those that an origin may lack and that lie elsewhere, too.
+type Blocks = [u64; 3];
+
+fn with(set: &Set, [owed, clean, shared]: Blocks) -> Blocks {
+    let (live, owing) = (u64::from(set.live_blocks), u64::from(set.owed_blocks));
+    match set.segments.len() {
+        1 => [owed + owing, clean + live - owing, shared],
+        _ => [owed, clean, shared + owing],
+    }
+}
+
+impl SetTable {
+    /// Whether a member has something alone that an origin may lack.
+    pub(crate) fn is_needed(&self, member: usize) -> bool {
+        self.blocks_on(member)[0] > 0
+    }
+
+    fn blocks_on(&self, member: usize) -> Blocks {
+        self.on(member).fold([0; 3], |blocks, set| with(set, blocks))
+    }
+
+    /// The same of so many members, by number, in one look at all sets.
+    fn blocks_on_each(&self, members: usize) -> Vec<Blocks> {
+        let mut each = vec![[0; 3]; members];
+        for set in self.iter() {
+            for &segment in &set.segments {
+                let blocks = &mut each[self.member_of(segment)];
+                *blocks = with(set, *blocks);
+            }
+        }
+        each
     }
 }

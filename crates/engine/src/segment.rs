@@ -466,23 +466,6 @@ impl SetTable {
             || surplus.iter().any(|&segment| self.member_of(segment) == member)
     }
 
-    /// Whether blocks that an origin may lack lie on this member alone.
-    pub(crate) fn is_needed(&self, member: usize) -> bool {
-        self.blocks_on(member)[0] > 0
-    }
-
-    /// Live blocks of sets on a member: those that lie there alone and that an origin may lack, the others
-    /// that lie there alone, and those that an origin may lack and that lie elsewhere, too.
-    pub(crate) fn blocks_on(&self, member: usize) -> [u64; 3] {
-        self.on(member).fold([0; 3], |[owed, clean, shared], set| {
-            let (live, owing) = (u64::from(set.live_blocks), u64::from(set.owed_blocks));
-            match set.segments.len() {
-                1 => [owed + owing, clean + live - owing, shared],
-                _ => [owed, clean, shared + owing],
-            }
-        })
-    }
-
     /// Whether blocks are mapped to places that nothing can be read from.
     pub(crate) fn has_strays(&self) -> bool {
         self.iter().any(|set| set.live_blocks > 0 && set.has_no_copy())

@@ -191,7 +191,7 @@ impl Daemon {
             Err(failure) if self.is_used_at(Path::new(wanted)) => return Err(failure),
             Err(failure) => return not_in_use(&slot, &superblock, wanted).ok_or(failure),
         };
-        pull_of(name, &open, device)
+        Ok(pull_of(name, &open, &device, &open.pool.can_pull(device.id)?))
     }
 
     /// The pools as they are shown, each cache device with whether it can be pulled.
@@ -208,28 +208,27 @@ impl Daemon {
         let (Ok((_, open)), Ok(name)) = (self.open(&pool.name), pool.name.parse()) else {
             return pool;
         };
-        let superblock = open.pool.superblock();
-        for member in pool.members.iter_mut().filter(|member| member.state.is_there()) {
-            let mut present = superblock.present().map(|present| present.device);
-            let id = present.find(|id| id.to_string() == member.id);
-            let device = id.zip(member.path.clone()).map(|(id, path)| Device { id, path });
-            member.pull = device.and_then(|device| pull_of(&name, &open, device).ok());
+        for (id, pull) in open.pool.can_pull_each() {
+            let is_it =
+                |member: &&mut api::Member| member.state.is_there() && member.id == id.to_string();
+            let Some(member) = pool.members.iter_mut().find(is_it) else { continue };
+            let Some(path) = member.path.clone() else { continue };
+            member.pull = Some(pull_of(&name, &open, &Device { id, path }, &pull));
         }
         pool
     }
 }
 
 /// What would be if a device that a pool uses were pulled now.
-fn pull_of(name: &Name, open: &Open, device: Device) -> Result<api::Pull> {
+fn pull_of(name: &Name, open: &Open, device: &Device, pull: &Pull) -> api::Pull {
     if let Some(host) = open.pool.lost_to() {
         let (path, id) = (device.path.display().to_string(), device.id.to_string());
         let summary = format!("Not safe to pull: host \"{host}\" has taken the pool over.");
-        return Ok(unused(&path, id, &summary, "ask there"));
+        return unused(&path, id, &summary, "ask there");
     }
-    let pull = open.pool.can_pull(device.id)?;
     let (summary, action, wait_s) = match pull.held_by {
         Some(hold) => {
-            let (why, action, wait_s) = reason(name, open, &device.path, &pull, hold);
+            let (why, action, wait_s) = reason(name, open, &device.path, pull, hold);
             (format!("Not safe to pull: {why}."), action, wait_s)
         }
         None => {
@@ -248,7 +247,7 @@ fn pull_of(name: &Name, open: &Open, device: Device) -> Result<api::Pull> {
         }
     };
     let left = open.pool.superblock().present().count().saturating_sub(1);
-    Ok(api::Pull {
+    api::Pull {
         device: device.path.display().to_string(),
         id: device.id.to_string(),
         safe: pull.held_by.is_none(),
@@ -258,6 +257,6 @@ fn pull_of(name: &Name, open: &Open, device: Device) -> Result<api::Pull> {
         only_dirty_bytes: pull.only_dirty_bytes,
         only_clean_bytes: pull.only_clean_bytes,
         ends_write_back: !pull.written_through.is_empty(),
-        notes: notes(name, open, &pull, left),
-    })
+        notes: notes(name, open, pull, left),
+    }
 }
