@@ -8,7 +8,7 @@ use std::fmt::Write;
 use clap::{Arg, Command};
 
 use crate::Result;
-use crate::admin::explain::CODES;
+use crate::admin::codes::CODES;
 use crate::daemon::config::keys;
 use crate::failure::{EXIT_CODES, Failure};
 

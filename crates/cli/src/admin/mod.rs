@@ -6,6 +6,7 @@
 mod activity;
 pub(crate) mod advisor;
 mod bypass;
+pub(crate) mod codes;
 mod consent;
 pub(crate) mod events;
 pub(crate) mod explain;
