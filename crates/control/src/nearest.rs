@@ -21,7 +21,12 @@ pub fn nearest<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> Optio
 
 /// The same as the beginning of a hint: "did you mean …? ", or nothing.
 pub fn did_you_mean<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> String {
-    nearest(unknown, known).map_or(String::new(), |name| format!("did you mean {name}? "))
+    nearest(unknown, known).map_or(String::new(), question)
+}
+
+/// Whether this was meant, as the beginning of a hint.
+pub fn question(name: impl std::fmt::Display) -> String {
+    format!("did you mean {name}? ")
 }
 
 /// The name that was meant where serde knows a field or a word not: "unknown field `scn`, expected `scan` or `wait_s`".

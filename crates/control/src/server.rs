@@ -35,7 +35,7 @@ use crate::api;
 use crate::call::{Call, Reply, Result, reply};
 use crate::error::{ApiError, Code};
 use crate::name::{Name, VolumeName};
-use crate::nearest::nearest_expected;
+use crate::nearest::{nearest_expected, question};
 use crate::socket::ControlSocket;
 
 /// Longest body of a request, in bytes: eight paths of 4 KiB fit, and nothing asked is longer. A
@@ -160,7 +160,7 @@ async fn body_of<S: Send + Sync>(
 /// What to do about a body that does not fit: the nearest one of the fields or words that are expected in place of
 /// one that nobody knows.
 fn body_hint(why: &str) -> String {
-    let nearest = nearest_expected(why).map(|nearest| format!("did you mean `{nearest}`? "));
+    let nearest = nearest_expected(why).map(|nearest| question(format_args!("`{nearest}`")));
     format!("{}docs/user/reference.md lists the fields", nearest.unwrap_or_default())
 }
 

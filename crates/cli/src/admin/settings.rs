@@ -1,7 +1,7 @@
 //! Settings of a pool as people write them.
 
 use forebay_control::api::SetPool;
-use forebay_control::nearest::nearest_expected;
+use forebay_control::nearest::{nearest_expected, question};
 use forebay_engine::limits::RAM_STEP_BYTES;
 
 use crate::Result;
@@ -105,8 +105,7 @@ pub(super) fn of_pool(
         let alone = serde_json::json!({ field: &value });
         if let Err(why) = serde_json::from_value::<SetPool>(alone) {
             let why = why.to_string();
-            let nearest = nearest_expected(&why).map(|nearest| format!("did you mean {nearest}? "));
-            let nearest = nearest.unwrap_or_default();
+            let nearest = nearest_expected(&why).map_or(String::new(), question);
             return Err(Failure::new(format!("{setting} cannot be set: {why}"))
                 .hint(format!("{nearest}write it as {name}={form}")));
         }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use forebay_control::nearest::nearest_expected;
+use forebay_control::nearest::{nearest_expected, question};
 use forebay_export::nbd::limits::{INFLIGHT_BYTES_MIN, SHARE_BYTES_INFLIGHT_MAX};
 use toml::de::{DeTable, DeValue};
 
@@ -181,7 +181,7 @@ pub(super) fn explain(text: &str, error: &toml::de::Error) -> Failure {
     };
     let failure = failure.on(place(text, span.start));
     match nearest_expected(&message) {
-        Some(nearest) => failure.hint(format!("did you mean `{nearest}`?")),
+        Some(nearest) => failure.hint(question(format_args!("`{nearest}`")).trim_end()),
         None => failure,
     }
 }

@@ -8,7 +8,7 @@ use forebay_control::api::{self, Mode as ApiMode, SequentialWhen, SequentialWrit
 use forebay_control::error::Code;
 use forebay_control::hours::DestageHours;
 use forebay_control::name::{Name, VolumeName};
-use forebay_control::nearest::nearest;
+use forebay_control::nearest::{nearest, question};
 use forebay_device::BlockDevice;
 use forebay_device::real::open::typed;
 use forebay_device::runtime::{Nanos, Runtime, SECOND};
@@ -303,7 +303,7 @@ pub(super) fn nearest_volume<'a>(
     known: impl Iterator<Item = &'a str>,
 ) -> String {
     let nearest = nearest(name.volume.as_str(), known);
-    nearest.map_or(String::new(), |volume| format!("did you mean {}/{volume}? ", name.pool))
+    nearest.map_or(String::new(), |volume| question(format_args!("{}/{volume}", name.pool)))
 }
 
 /// Refuses if some of a volume is on no cache device and on no origin: what was brought home is not all of it.
