@@ -1,4 +1,5 @@
-//! Cache devices whose superblocks nobody can read: damaged, or of a later version.
+//! Cache devices that are not to be believed: whose superblocks nobody can read, as they are damaged or of a later version, and
+//! older copies.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -6,7 +7,7 @@ use std::path::Path;
 
 use forebay_engine::format::{FORMAT_VERSION, SUPERBLOCK_BYTES, checksum};
 
-use crate::common::daemon::{Daemon, served};
+use crate::common::daemon::{Daemon, read_all, served, show, until_served, written};
 
 /// Changes both superblocks of a cache device.
 fn edit(path: &Path, change: impl Fn(&mut [u8])) {
@@ -110,4 +111,37 @@ fn a_start_does_not_miss_devices_that_it_has_not_looked_for() {
             status.contains("\"online\"")
         });
     }
+}
+
+#[test]
+fn older_copies_of_cache_devices_are_not_believed() {
+    let mut daemon = served("older");
+    let ssds = ["ssd-0", "ssd-1"].map(|name| daemon.dir.path(name));
+    let aside = |kind: &str, number: usize| daemon.dir.path(&format!("{kind}-{number}"));
+    let [older, newest] = ["older", "newest"].map(|kind| [0, 1].map(|number| aside(kind, number)));
+    let copy = |from: &Path, to: &Path| assert!(std::fs::copy(from, to).unwrap() > 0);
+    written(&daemon, 2);
+    daemon.stop();
+    ssds.iter().zip(&older).for_each(|(ssd, to)| copy(ssd, to));
+    daemon.start();
+    until_served(&daemon);
+    let content = written(&daemon, 3);
+    daemon.kill();
+    ssds.iter().zip(&newest).for_each(|(ssd, to)| copy(ssd, to));
+    // Of all of them the state directory knows a later state.
+    ssds.iter().zip(&older).for_each(|(ssd, from)| copy(from, ssd));
+    daemon.start();
+    let pool = show(&daemon);
+    assert_eq!(pool["state"], "needs-decision", "{pool}");
+    assert!(pool["summary"].to_string().contains("as they were at an earlier time"), "{pool}");
+    daemon.stop();
+    // Of one of them the other one does.
+    copy(&newest[0], &ssds[0]);
+    daemon.start();
+    until_served(&daemon);
+    assert!(read_all(&daemon.dir.path("nbd")) == content);
+    let events = daemon.json(&["events"]).to_string();
+    assert!(events.contains("has been set back"), "{events}");
+    assert_eq!(show(&daemon)["members"][1]["state"], "lost");
+    daemon.stop();
 }
