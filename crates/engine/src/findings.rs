@@ -186,11 +186,13 @@ impl Core {
     /// # Errors
     /// If there are any; the next attempt is without them.
     fn check_ages(&self, found: &[[Option<Root>; 2]]) -> Result<()> {
-        let second = found.iter().filter_map(|[_, second]| second.as_ref());
-        let of_last = second.filter(|it| it.start_number == self.log.start_number - 1 && !it.marks);
+        let superblock = self.superblock.borrow();
+        // One that notes losses comes there once superblocks name it.
+        let counts = |root: &&Root| !root.marks || root.is_named(superblock.marking_root);
+        let second = found.iter().filter_map(|[_, second]| second.as_ref()).filter(counts);
+        let of_last = second.filter(|root| root.start_number == self.log.start_number - 1);
         let Some(proven) = of_last.max_by_key(|root| root.generation) else { return Ok(()) };
         let is_older = |root: &Root| root.generation < proven.generation;
-        let superblock = self.superblock.borrow();
         let mut error = Ok(());
         for (member, [first, second]) in self.members.iter().zip(found) {
             let mut records = superblock.members.iter();

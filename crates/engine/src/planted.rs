@@ -164,6 +164,7 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("loss-not-marked", Bug::LossNotMarked),
     ("damage-not-lost", Bug::DamageNotLost),
     ("claim-overlooked", Bug::ClaimOverlooked),
+    ("older-copy-believed", Bug::OlderCopyBelieved),
 ];
 
 #[cfg(feature = "planted")]

@@ -39,6 +39,7 @@ const KNOWN: &[(&str, u64)] = &[
     ("loss-not-marked", 26),
     ("damage-not-lost", 14),
     ("claim-overlooked", 6),
+    ("older-copy-believed", 29),
 ];
 
 /// How a bug was caught.

@@ -48,6 +48,8 @@ const EXPECTED: &[(&str, u64, u64)] = &[
     ("second member struck", 1, 1),
     ("spare taken", 1, 5),
     ("witness gone, or an old one", 1, 5),
+    ("start beside an older copy", 1, 1),
+    ("start refused for an older copy", 1, 1),
     ("past the cache: write-budget", 1, 2),
     ("start: once more for the witness", 1, 1),
     ("start: without a member that failed it", 1, 6),

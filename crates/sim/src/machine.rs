@@ -294,6 +294,17 @@ impl Machine {
         self.witnesses.iter().zip(files).for_each(|(disk, file)| disk.poke(0, &file));
     }
 
+    /// What a cache device holds.
+    pub(crate) fn member_image(&self, member: usize) -> Vec<u8> {
+        let disk = &self.members[member];
+        disk.peek(0, disk.geometry().size_bytes as usize)
+    }
+
+    /// Puts another content on a cache device, which may have grown since.
+    pub(crate) fn replace_member(&self, member: usize, image: &[u8]) {
+        self.members[member].poke(0, image);
+    }
+
     /// Makes a cache device larger, as a file becomes.
     pub(crate) fn enlarge(&self, member: usize, bytes: u64) {
         let disk = &self.members[member];

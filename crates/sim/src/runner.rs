@@ -20,11 +20,12 @@ use crate::content::{SECTOR, fill};
 use crate::machine::{AimedWatch, Machine, Snapshot};
 use crate::oracle::{Change, Oracle};
 use crate::subject::{Subject, SubjectError};
-use crate::swarm::{AimedCrash, Config, CrashPlan, Strike, StrikeKind, Target};
+use crate::swarm::{AimedCrash, Config, CrashPlan, Strike, Target};
 use crate::workload::{BLOCK_SECTORS, Op, STRIPE_SECTORS, Workload};
 
 mod operator;
 mod settle;
+mod starts;
 
 use operator::Stage;
 pub(crate) use settle::{reopen, settle};
@@ -38,17 +39,7 @@ const PARTS: u64 = 4;
 /// Sectors of one request when a volume is read in full.
 const VERIFY_SECTORS: u64 = 128;
 
-/// One in so many starts comes after one during which a member fails: one of the first so many flushes, or all writes from one
-/// of the first so many on.
-const TROUBLE_ONE_IN: u64 = 4;
-const START_FLUSHES: u64 = 14;
-const START_WRITES: u64 = 60;
-
-/// Reads of a member by which it is known, and those of a start behind them.
-const START_LOOKS: u64 = 12;
-const START_READS: u64 = 100;
-
-/// The same of runs that a failed flush ends.
+/// A run in which a flush of a member fails has it fail among the first so many.
 const RUN_FLUSHES: u64 = 30;
 
 /// What to do besides what the seed says.
@@ -387,17 +378,6 @@ async fn verify<S: Subject>(shared: &Shared, subject: &S) {
     }
 }
 
-impl Shared {
-    /// Whether something may be on this member alone.
-    fn is_alone(&self, machine: &Machine, member: usize) -> bool {
-        let asked = self.config.copies.iter().map(|&(dirty, _)| dirty);
-        asked.fold(self.config.dirty_copies, Ord::min) < 2
-            || self.config.loss.is_some()
-            || self.config.strike.is_some()
-            || machine.armoury.has_failed_beside(member)
-    }
-}
-
 /// What a run waits for before it is cut off.
 #[derive(Clone, Copy)]
 pub(crate) enum Crashing {
@@ -503,6 +483,8 @@ pub(crate) struct Seed {
     crashes: u64,
     /// A copy of them that is put back later.
     witness_files: Option<Vec<Vec<u8>>>,
+    /// Copies of members that are put in their places later.
+    copies: Vec<(usize, Vec<u8>)>,
 }
 
 impl Seed {
@@ -567,7 +549,14 @@ impl Seed {
             trace: options.trace,
         });
         machine.watch.begin(&shared);
-        Self { shared, machine: Rc::new(machine), rng, crashes: 0, witness_files: None }
+        Self {
+            shared,
+            machine: Rc::new(machine),
+            rng,
+            crashes: 0,
+            witness_files: None,
+            copies: Vec::new(),
+        }
     }
 
     /// Ends all tasks, which hold the world that holds them.
@@ -597,6 +586,9 @@ impl Seed {
                 self.machine.replace_witness_files(self.witness_files.take());
             }
         }
+        if shared.config.set_back.as_ref().is_some_and(|set_back| self.crashes == set_back.copied) {
+            self.copies = self.copies_to_come();
+        }
         if let Some(loss) = shared.config.loss.filter(|loss| self.crashes >= loss.crashes) {
             let back = loss.returns && self.crashes > loss.crashes;
             let missing = &self.machine.env.missing;
@@ -605,55 +597,6 @@ impl Seed {
                 missing.set((!back).then_some(loss.member));
             }
         }
-    }
-
-    /// Now and then a start before the one that counts: a cache device fails a flush during it, which may lose what it should have
-    /// covered, or all writes or reads from one on. With another copy of everything the pool opens without it. Then the process
-    /// ends, or the power goes.
-    fn start_in_trouble<S: Subject>(&mut self) -> Result<(), Failure> {
-        let (shared, machine) = (Rc::clone(&self.shared), Rc::clone(&self.machine));
-        // From numbers of its own, so that everything else of a seed is as it would be without.
-        let mut luck = Rng::new(shared.config.seed ^ 0x57A7 ^ self.crashes << 32);
-        // Where one member stores what it should not, another one must not lose what has its only copy.
-        let rots = shared.config.rot.is_some_and(|rot| !rot.alone);
-        if !luck.one_in(TROUBLE_ONE_IN) || rots {
-            return Ok(());
-        }
-        let failed = machine.armoury.failed();
-        let member = luck.below(shared.config.members as u64) as usize;
-        let alone = shared.is_alone(&machine, member);
-        let flush = Strike { member, kind: StrikeKind::Flush, after: luck.below(START_FLUSHES) };
-        let after = luck.below(START_WRITES);
-        let looks = START_LOOKS + luck.below(START_READS);
-        let strike = match luck.below(4) {
-            0 | 1 => flush,
-            2 => Strike { kind: StrikeKind::Writes, after, ..flush },
-            _ => Strike { kind: StrikeKind::Reads, after: looks, ..flush },
-        };
-        machine.armoury.strike(&strike);
-        let opening = Rc::clone(&machine);
-        let opened = self.run(async move { Ok(S::open(&opening.env).await) })?;
-        let hit = machine.armoury.failed() > failed;
-        shared.trace(|| format!("a start in trouble: hit {hit}, opened {}", opened.is_ok()));
-        // Without a witness one of two is no more than half of those who should know the epoch.
-        let is_needed = |error: &SubjectError| {
-            let SubjectError(what) = error;
-            let is_half = what.contains("more than half of the members");
-            // Nobody is left out who may know that another host has the pool.
-            let is_unclaimed = what.starts_with("claiming the pool on");
-            alone || shared.config.witness_refuses || is_half || is_unclaimed
-        };
-        if let Err(error) = opened.map(drop)
-            && !(hit && is_needed(&error))
-        {
-            return Err(error.into());
-        }
-        if hit {
-            *shared.seen.borrow_mut().entry("start in trouble").or_default() += 1;
-            shared.may_have_lost.set(shared.may_have_lost.get() || alone);
-        }
-        self.crash(*luck.pick(&[Crash::ProcessKill, Crash::ProcessKill, Crash::PowerCut]));
-        Ok(())
     }
 
     /// A run up to its crash, counted from 0.
@@ -707,9 +650,11 @@ impl Seed {
         let machine = Rc::clone(&self.machine);
         self.run(async move { S::create(&machine.env).await.map_err(Failure::from) })?;
         for crash in 0..self.shared.config.crashes.len() {
+            self.start_from_copies::<S>()?;
             self.start_in_trouble::<S>()?;
             self.run_to_crash::<S>(crash)?;
         }
+        self.start_from_copies::<S>()?;
         self.start_in_trouble::<S>()?;
         let (shared, machine) = (Rc::clone(&self.shared), Rc::clone(&self.machine));
         let rng = self.rng.fork();

@@ -19,7 +19,8 @@ mod themes;
 mod trouble;
 
 pub use trouble::{
-    AimedCrash, CrashPlan, FaultMix, Loss, Rot, RotKind, Strike, StrikeKind, Target, WitnessLoss,
+    AimedCrash, CrashPlan, FaultMix, Loss, Rot, RotKind, SetBack, Strike, StrikeKind, Target,
+    WitnessLoss,
 };
 
 /// One volume.
@@ -143,6 +144,8 @@ pub struct Config {
     pub witness_refuses: bool,
     /// A member that is gone after a crash.
     pub loss: Option<Loss>,
+    /// Members in whose places older copies of them are found.
+    pub set_back: Option<SetBack>,
     /// A member that fails while clients are at work.
     pub strike: Option<Strike>,
     /// How another one fails once the pool says that everything has its copies again.
@@ -263,12 +266,33 @@ impl Config {
             write_budget: Self::write_budget(seed),
             scrubs: if scrub.one_in(2) { scrub.between(1, 3) } else { 0 },
             rot: None,
+            set_back: None,
             aimed_crashes: Vec::new(),
             reactors: *rng.pick(&[1, 2, 4]),
         }
         .with_rot()
         .with_aimed_crash()
         .with_theme()
+        .with_set_back()
+    }
+
+    /// From numbers of its own, too, where members do not fail besides. A pool whose members were all set back can tell by its
+    /// witness alone.
+    fn with_set_back(mut self) -> Self {
+        let mut rng = Rng::new(self.seed ^ 0x5E7B);
+        let sound = self.loss.is_none() && self.strike.is_none() && self.rot.is_none();
+        let crashes = self.crashes.len() as u64;
+        if !rng.one_in(3) || !sound || self.hosts > 1 || crashes < 2 {
+            return self;
+        }
+        let one = rng.below(self.members as u64) as usize;
+        let members = if rng.one_in(4) { (0..self.members).collect() } else { vec![one] };
+        let copied = rng.between(1, crashes - 1);
+        let back = rng.between(copied + 1, crashes);
+        if members.len() < self.members || self.witness_loss.is_none() {
+            self.set_back = Some(SetBack { members, copied, back });
+        }
+        self
     }
 
     /// From numbers of its own, too.
@@ -340,6 +364,7 @@ impl Config {
         self.hosts = 1;
         self.flush_fails_one_in = 0;
         self.rot = None;
+        self.set_back = None;
         self.members = self.members.min(2);
         self.dirty_copies = self.dirty_copies.min(self.members);
         self.agreed |= self.dirty_copies < 2;
@@ -688,5 +713,7 @@ mod tests {
         assert!(configs.iter().any(|c| c.witness_refuses && c.strike.is_some()));
         assert!(configs.iter().any(|c| c.hosts > 1 && c.strike.is_some()));
         assert!(configs.iter().all(|c| c.hosts < 2 || c.loss.is_none()));
+        let set_back = |c: &Config| c.set_back.as_ref().map(|it| it.members.len() == c.members);
+        assert!([true, false].iter().all(|is| configs.iter().any(|c| set_back(c) == Some(*is))));
     }
 }

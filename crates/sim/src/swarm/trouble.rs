@@ -182,6 +182,17 @@ pub struct Loss {
     pub returns: bool,
 }
 
+/// Members that are found as they were at an earlier time, as after a copy or a snapshot of them was put back.
+#[derive(Clone, Debug)]
+pub struct SetBack {
+    /// Which ones, counted from 0: one, or all of them.
+    pub members: Vec<usize>,
+    /// They are as they were after so many crashes.
+    pub copied: u64,
+    /// That is found after so many, or at the next start behind.
+    pub back: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,11 +4,12 @@
 use std::rc::Rc;
 
 use forebay_device::BlockDevice;
+use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::model::world::Crash;
 use forebay_engine::planted::Bug;
 use forebay_engine::{EventKind, Mode};
 
-use crate::rig::{MEMBER_BYTES, Plan, Rig, provoke, same, survive};
+use crate::rig::{KINDS, MEMBER_BYTES, Plan, Rig, SOON, provoke, same, survive};
 
 const SEEDS: u64 = 8;
 
@@ -167,6 +168,40 @@ fn a_pool_of_which_all_members_were_set_back_asks_before_it_opens() {
             return reads(&rig, "with the newest", 3);
         }
         rig.accepts.set(true);
+        rig.open()
+    });
+}
+
+/// With another member goes the only copy of something; what is lost is noted by a root, and the next one comes later. The copy
+/// is of before it.
+#[test]
+fn a_member_that_was_set_back_is_found_out_behind_a_loss() {
+    provoke(Bug::OlderCopyBelieved, SEEDS, |seed| {
+        let rig = Rig::new(seed, plan(3, 1));
+        write(&rig, 2)?;
+        rig.stop()?;
+        let [member, failed] = [seed, seed + 1].map(|at| at as usize % 3);
+        let older = image(&rig, member);
+        rig.open()?;
+        write(&rig, 3)?;
+        rig.broken[failed].failing.arm(Trigger::every(Ops::All));
+        let told = |kind| rig.pool().events().iter().any(|event| event.kind == kind);
+        for block in 0.. {
+            rig.start_write(4, 60 + block % 4, 1);
+            rig.pause(SOON);
+            if told(EventKind::BlocksLost) {
+                break;
+            }
+        }
+        rig.crash(KINDS[seed as usize % 2]);
+        let others: Vec<_> = (0..3).filter(|&at| at != failed).collect();
+        rig.offer(&others);
+        let newest = image(&rig, member);
+        rig.members[member].poke(0, &older);
+        let refused = rig.open().err().ok_or("it opens with an older copy")?;
+        assert!(refused.contains("has been set back"), "{refused}");
+        rig.crash(Crash::PowerCut);
+        rig.members[member].poke(0, &newest);
         rig.open()
     });
 }
