@@ -10,7 +10,7 @@ seconds=${FUZZ_SECONDS:-600}
 
 # NBD, the disk format, the configuration; then a daemon's API, and its export beside nbdkit.
 export PROPTEST_CASES=$cases
-cargo test -p forebay-export --test fuzz
+cargo test -p forebay-export --test nbd fuzz::
 cargo test -p forebay-engine --test format_mutations
 cargo test -p forebay-cli --bin forebay config
 PROPTEST_CASES=$((cases / 4)) cargo test -p forebay-cli --test cli -- api:: requests::

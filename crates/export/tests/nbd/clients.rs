@@ -1,7 +1,5 @@
 //! Real clients against a real server, over a Unix socket and loopback TCP.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -9,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use support::protocol::{option, request};
-use support::real_server::{RealServer, SIZE, client, installed, run};
+use crate::support::protocol::{option, request};
+use crate::support::real_server::{RealServer, SIZE, client, installed, run};
 
 /// Bytes that repeat nowhere near.
 fn noise(len: usize) -> Vec<u8> {

@@ -1,20 +1,16 @@
 //! Connections over a stream in memory, byte for byte, in virtual time.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
+use crate::support::memory_export::MemoryExport;
+use crate::support::protocol::{Chunk, Client, Reply, errors, extended, option, request, words};
+use crate::support::rig::{Rig, SIZE};
 use forebay_device::Buf;
 use forebay_device::Runtime;
 use forebay_export::ExportError;
 use forebay_export::Transport;
 use forebay_export::nbd::{Fault, limits};
-use support::memory_export::MemoryExport;
-use support::protocol::{Chunk, Client, Reply, errors, extended, option, request, words};
-use support::rig::{Rig, SIZE};
 
 #[test]
 fn every_command_is_answered_in_both_reply_forms() {

@@ -2,13 +2,11 @@
 //! served. `fuzz/fuzz_targets/nbd.rs` does the same with a fuzzer's bytes, where there is a nightly
 //! toolchain; `scripts/fuzz.sh` runs this for long, with more cases.
 
-mod support;
-
+use crate::support::hostile::{IN_TRANSMISSION, SIZE, Stage, play};
+use crate::support::protocol::{contexts, extended, option, request};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use support::hostile::{IN_TRANSMISSION, SIZE, Stage, play};
-use support::protocol::{contexts, extended, option, request};
 
 /// As many cases as `PROPTEST_CASES` says, or a few minutes' worth.
 fn config() -> ProptestConfig {

@@ -1,22 +1,18 @@
 //! What a client can take up, and what ends when it breaks the rules or leaves, in virtual time.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
+use crate::support::memory_export::MemoryExport;
+use crate::support::pipe::{Doorstep, Pipe};
+use crate::support::protocol::{Client, errors, extended, option, request, words};
+use crate::support::rig::{Rig, SIZE};
+use crate::support::world::World;
 use forebay_device::runtime::SECOND;
 use forebay_device::{Buf, Data, Runtime};
 use forebay_export::nbd::{Exports, Fault, Server, Settings, Share, limits};
 use forebay_export::{Export, ExportError, Extent, Listen, Tier, Transport, Zeroing};
-use support::memory_export::MemoryExport;
-use support::pipe::{Doorstep, Pipe};
-use support::protocol::{Client, errors, extended, option, request, words};
-use support::rig::{Rig, SIZE};
-use support::world::World;
 
 #[test]
 fn a_client_that_does_not_finish_negotiating_is_dropped() {

@@ -1,19 +1,15 @@
 //! The client for origins against servers that are right, that are ended, and that are wrong.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use crate::support::pipe::{Doorstep, Pipe};
+use crate::support::world::World;
 use forebay_device::runtime::{Nanos, SECOND};
 use forebay_device::{BlockDevice, Buf, Gate, IoError, IoErrorKind, Runtime};
 use forebay_export::nbd::client::{Dial, Remote, RemoteError};
 use forebay_export::{Listen, Transport};
-use support::pipe::{Doorstep, Pipe};
-use support::world::World;
 
 const SIZE: usize = 1 << 20;
 const READ: u16 = 0;

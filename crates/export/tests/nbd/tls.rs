@@ -1,19 +1,15 @@
 //! TLS, in virtual time.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::rc::Rc;
 
+use crate::support::memory_export::MemoryExport;
+use crate::support::pipe::Pipe;
+use crate::support::protocol::{Client, errors, option, request, words};
+use crate::support::rig::{Rig, SIZE};
+use crate::support::tls::{Certificates, Encrypted, ask_for_tls};
 use forebay_device::{Buf, Runtime};
 use forebay_export::Transport;
 use forebay_export::nbd::{CertificateFault, Fault, Tls, TlsError, TlsFiles, TlsMode, limits};
-use support::memory_export::MemoryExport;
-use support::pipe::Pipe;
-use support::protocol::{Client, errors, option, request, words};
-use support::rig::{Rig, SIZE};
-use support::tls::{Certificates, Encrypted, ask_for_tls};
 
 /// Begins anew under TLS: a client without its greeting.
 async fn open(stream: Encrypted, structured: bool) -> Client<Encrypted> {

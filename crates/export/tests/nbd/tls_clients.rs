@@ -1,12 +1,10 @@
 //! Real clients under TLS.
 
-mod support;
-
 use std::path::Path;
 
+use crate::support::real_server::{RealServer, SIZE, client, installed, run};
+use crate::support::tls::Certificates;
 use forebay_export::nbd::TlsMode;
-use support::real_server::{RealServer, SIZE, client, installed, run};
-use support::tls::Certificates;
 
 /// QEMU's way to name an export under TLS.
 fn qemu(server: &RealServer, certificates: &Path) -> [String; 3] {
