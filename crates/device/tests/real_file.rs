@@ -14,6 +14,7 @@ use forebay_device::gate::Gate;
 use forebay_device::io::pair;
 use forebay_device::real::file::FileDevice;
 use forebay_device::real::open::{OpenError, OpenOptions};
+use forebay_device::real::place::Identity;
 use forebay_device::real::reactor::{Config, Reactor};
 use forebay_device::runtime::{MILLISECOND, Runtime};
 use forebay_device::{BlockDevice, Buf, IoErrorKind, Nanos};
@@ -372,8 +373,13 @@ struct Loop(PathBuf);
 
 impl Loop {
     fn new(file: &TempFile, sector: u32) -> Option<Loop> {
+        Loop::attach(file, &["--direct-io=on", "--sector-size", &sector.to_string()])
+    }
+
+    fn attach(file: &TempFile, options: &[&str]) -> Option<Loop> {
         let output = std::process::Command::new("losetup")
-            .args(["--find", "--show", "--direct-io=on", "--sector-size", &sector.to_string()])
+            .args(["--find", "--show"])
+            .args(options)
             .arg(&file.0)
             .output();
         match output {
@@ -441,6 +447,48 @@ fn a_mounted_block_device_is_refused_with_its_mount_point() {
         other => panic!("{other}"),
     }
     assert!(error.hint().contains("umount"));
+    let below = FileDevice::open(&reactor(), &file.0, &OpenOptions::default()).err().unwrap();
+    assert!(matches!(below, OpenError::Mounted { .. }), "{below}");
+}
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "nothing is to be done here but to wait")]
+fn a_file_that_is_attached_as_a_loop_device_is_refused_unless_it_is_only_read() {
+    let file = TempFile::new(8 << 20);
+    let Some(disk) = Loop::new(&file, 512) else { return };
+    let open = |read_only| {
+        let options = OpenOptions { read_only, ..OpenOptions::default() };
+        FileDevice::open(&reactor(), &file.0, &options).map(drop)
+    };
+    let error = open(false).unwrap_err();
+    match &error {
+        OpenError::Attached { device, .. } => assert_eq!(*device, disk.0),
+        other => panic!("{other}"),
+    }
+    assert!(error.hint().contains(&format!("losetup -d {}", disk.0.display())));
+    open(true).unwrap();
+    drop(disk);
+    // Whoever looks at new devices may have it open for a moment longer.
+    let detached = (0..500).any(|_| {
+        let gone = open(false).is_ok();
+        if !gone {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        gone
+    });
+    assert!(detached, "{:?}", open(false).err());
+    let _reader = Loop::attach(&file, &["--read-only"]).unwrap();
+    open(false).unwrap();
+}
+
+#[test]
+fn a_loop_device_is_the_file_that_it_is_all_of() {
+    let file = TempFile::new(8 << 20);
+    let Some(disk) = Loop::new(&file, 512) else { return };
+    let own = Identity::of(&file.0).unwrap();
+    assert_eq!(Identity::of(&disk.0), Some(own));
+    let part = Loop::attach(&file, &["--offset", "1048576"]).unwrap();
+    assert_ne!(Identity::of(&part.0), Some(own));
 }
 
 /// A lease that runs out and is renewed costs a while; one that has ended costs the request.

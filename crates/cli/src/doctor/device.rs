@@ -110,7 +110,10 @@ fn look_at_use(subject: &str, path: &Path, has_ring: bool, findings: &Findings) 
         Err(error) => {
             let is_in_use = matches!(
                 error,
-                OpenError::InUse { .. } | OpenError::Mounted { .. } | OpenError::Swap { .. }
+                OpenError::InUse { .. }
+                    | OpenError::Attached { .. }
+                    | OpenError::Mounted { .. }
+                    | OpenError::Swap { .. }
             );
             let verdict = if is_in_use { Verdict::Warn } else { Verdict::Problem };
             findings.add(subject, "free", verdict, error.to_string());

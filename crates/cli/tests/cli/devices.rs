@@ -7,6 +7,7 @@ use crate::common::daemon::{
     Daemon, SSD_BYTES, VOLUME_BYTES, content, patient, read_all, served, show, until, until_served,
     written,
 };
+use crate::common::looped::LoopSsd;
 use crate::common::{Client, forebay, have, stderr};
 
 #[test]
@@ -70,6 +71,40 @@ fn a_cache_device_leaves_a_pool_that_serves() {
     assert_eq!(daemon.json(&["pool", "show", "other"])["state"], "online");
     daemon.tell(&["volume", "flush", "fast/vm"]);
     assert!(std::fs::read(&origin).unwrap() == newest);
+    daemon.stop();
+}
+
+/// Two ways to the same bytes.
+#[test]
+fn a_loop_device_is_taken_for_the_file_that_it_is_made_of() {
+    let mut daemon = served("looped");
+    let origin = daemon.dir.path("origin");
+    let Some(of_origin) = LoopSsd::on(&origin) else { return };
+    let Some(of_ssd) = LoopSsd::on(&daemon.dir.path("ssd-0")) else { return };
+    let is_origin = "is the origin of volume \"fast/vm\"";
+    daemon.refused(&["volume", "add", "fast/w", "--origin", of_origin.path()], is_origin, "disk");
+    for how in [&["--dry-run"][..], &[]] {
+        let create = ["pool", "create", "other", "--ssd", of_origin.path()];
+        daemon.refused(&[&create[..], how].concat(), is_origin, "nobody needs");
+        let add = ["pool", "device", "add", "fast", of_origin.path()];
+        daemon.refused(&[&add[..], how].concat(), is_origin, "");
+    }
+    let is_ssd = "is a cache device of pool \"fast\"";
+    daemon.refused(&["volume", "add", "fast/w", "--origin", of_ssd.path()], is_ssd, "");
+    drop(of_ssd);
+    // Nobody writes to a file that somebody else writes to by another way.
+    let file = daemon.dir.full("file", 1 << 20);
+    let Some(of_file) = LoopSsd::on(&file) else { return };
+    let add = ["volume", "add", "fast/w", "--origin", file.to_str().unwrap()];
+    let detach = format!("losetup -d {}", of_file.path());
+    daemon.refused(&add, &format!("attached as {}", of_file.path()), &detach);
+    daemon.stop();
+    daemon.start();
+    let shown = || daemon.tell(&["volume", "show", "fast/vm"]);
+    let attached = format!("attached as {}", of_origin.path());
+    until("it is told", || shown().contains(&attached));
+    drop(of_origin);
+    until_served(&daemon);
     daemon.stop();
 }
 

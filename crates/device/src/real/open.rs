@@ -61,6 +61,13 @@ pub enum OpenError {
         /// What was to be opened.
         path: PathBuf,
     },
+    /// It is what a loop device that can be written to is made of.
+    Attached {
+        /// What was to be opened.
+        path: PathBuf,
+        /// The loop device.
+        device: PathBuf,
+    },
     /// Somebody else has it open for themselves.
     InUse {
         /// What was to be opened.
@@ -124,6 +131,10 @@ impl OpenError {
             }
             Self::Mounted { at, .. } => format!("unmount it first: `umount {}`", typed(at)),
             Self::Swap { path } => format!("stop swapping to it: `swapoff {}`", typed(path)),
+            Self::Attached { device, .. } => {
+                let device = typed(device);
+                format!("detach it first: `losetup -d {device}`; or give {device} instead")
+            }
             Self::InUse { path, .. } => {
                 format!("stop who uses it; `fuser -v {0}` or `lsblk {0}` may tell", typed(path))
             }
@@ -160,6 +171,9 @@ impl std::fmt::Display for OpenError {
                 write!(f, "{} is in use: it is mounted at {}", path.display(), at.display())
             }
             Self::Swap { path } => write!(f, "{} is in use: it is swap space", path.display()),
+            Self::Attached { path, device } => {
+                write!(f, "{} is in use: it is attached as {}", path.display(), device.display())
+            }
             Self::InUse { path, by: Some(by) } => {
                 write!(f, "{} is in use by {by}", path.display())
             }
@@ -245,6 +259,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Opened, OpenError> {
     let meta = file.metadata().map_err(|error| failed(path, "look at", error))?;
     if !is_block {
         lock(path, &file, options.read_only)?;
+        refuse_attached(path, &file, options.read_only)?;
     }
     let told = direct_alignment(&file);
     // A block device's node lies in memory (devtmpfs), its bytes do not.
@@ -339,6 +354,18 @@ fn lock(path: &Path, file: &File, shared: bool) -> Result<(), OpenError> {
     }
     let by = file.metadata().ok().and_then(|meta| holders::lock_holder(&meta));
     Err(OpenError::InUse { path: path.to_owned(), by })
+}
+
+/// Whoever writes to a loop device on the file locks nothing. It is looked for once; one can still be attached later.
+fn refuse_attached(path: &Path, file: &File, read_only: bool) -> Result<(), OpenError> {
+    let Some((name, number)) = holders::loop_device(file).filter(|_| !read_only) else {
+        return Ok(());
+    };
+    let path = path.to_owned();
+    Err(match holders::mount_point(number) {
+        Some(at) => OpenError::Mounted { path, at },
+        None => OpenError::Attached { path, device: Path::new("/dev").join(name) },
+    })
 }
 
 /// Whether any bytes of the file are locked, by a process or through an open file; shared locks do

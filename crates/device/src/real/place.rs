@@ -7,9 +7,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use crate::real::holders;
 use crate::real::open::size_of;
 
-/// Which file or block device it is, whatever path leads there.
+/// Which file or block device it is, whatever path leads there. A loop device is the file that it is all of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity(bool, u64, u64);
 
@@ -20,10 +21,11 @@ impl Identity {
     }
 
     pub(super) fn seen(meta: &Metadata) -> Identity {
-        match meta.file_type().is_block_device() {
-            true => Identity(true, meta.rdev(), 0),
-            false => Identity(false, meta.dev(), meta.ino()),
+        if !meta.file_type().is_block_device() {
+            return Identity(false, meta.dev(), meta.ino());
         }
+        let below = holders::loop_file(meta.rdev());
+        below.map_or(Identity(true, meta.rdev(), 0), |file| Identity::seen(&file))
     }
 }
 
