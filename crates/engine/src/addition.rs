@@ -347,9 +347,9 @@ impl Core {
                 let buf = Buf::new(bytes as usize);
                 let outcome = member.device.read(root_offset(bytes, slot), buf).await;
                 let found = outcome.result.ok().and(outcome.buf);
-                let found = found.and_then(|buf| Root::decode(&buf).ok()).filter(|root| {
-                    root.pool == pool && root.generation == self.root_generation.get()
-                });
+                let found = found
+                    .and_then(|buf| Root::decode(&buf).ok())
+                    .filter(|root| root.pool == pool && root.generation == self.roots.generation());
                 if let Some(root) = found {
                     return Ok(root);
                 }

@@ -59,7 +59,7 @@ impl Core {
         self.settle_members().await?;
         let loss = self.losses.get();
         // Members that fail from here on may take with them what the images name.
-        let epoch = self.swept_epoch.get();
+        let epoch = self.roots.swept_epoch();
         self.log.bytes_since_lap.set(0);
         self.close_stream(Stream::Metadata).await;
         let metadata_before = self.log.open_counter.get() + 1;
@@ -185,11 +185,9 @@ impl Core {
 
     /// The root of the next generation.
     pub(crate) fn next_root(&self, images: Vec<ImageRef>, epoch: u64, clean_stop: bool) -> Root {
-        let generation = self.root_generation.get() + 1;
-        self.root_generation.set(generation);
         Root {
             pool: self.superblock.borrow().pool,
-            generation,
+            generation: self.roots.next_generation(),
             epoch,
             start_number: self.log.start_number,
             sequence: self.log.last_sequence(),
@@ -210,7 +208,7 @@ impl Core {
         let data = Buf::copy_of(&root.encode()).freeze();
         for slot in 0..2 {
             let at = root_offset(root_bytes, slot);
-            let held = self.root_lock.lock().await;
+            let held = self.roots.lock().await;
             if loss != self.losses.get() {
                 planted::seen("root given up with a member");
                 return Ok(false);
@@ -233,7 +231,7 @@ impl Core {
         if loss != self.losses.get() {
             return Ok(false);
         }
-        self.root_epoch.set(root.epoch);
+        self.roots.note_durable(root.epoch);
         self.epoch_begun.wake_all();
         Ok(true)
     }
@@ -257,7 +255,7 @@ impl Core {
         // reclaim has no more to give.
         let reclaiming = self.is_reclaim_due() && !self.reclaim_stuck.get();
         // After a member has failed, its images have one copy less.
-        let behind = self.root_epoch.get() < self.swept_epoch.get() && !self.is_recovering();
+        let behind = self.roots.is_behind() && !self.is_recovering();
         let urgent = || self.needs_root() || self.is_starving() || self.is_left_to_moves();
         behind
             || appended >= pool / 100 * self.tuning.lap_percent

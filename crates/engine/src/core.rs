@@ -34,6 +34,7 @@ use crate::planted::{self, Bug};
 use crate::policy::{Policy, Reread, Touches};
 use crate::ram::Ram;
 use crate::redundancy::Redundancy;
+use crate::roots::Roots;
 use crate::scrub::Scrub;
 use crate::segment::{Set, SetTable};
 use crate::share::Writing;
@@ -91,8 +92,6 @@ pub(crate) struct Core {
     pub members: Members,
     /// Woken when a member fails, when an epoch has begun, and when a root speaks for it.
     pub epoch_begun: WaitQueue,
-    /// The newest epoch of which the index names no place that is gone.
-    pub swept_epoch: Cell<u64>,
     /// Counts the members that may have taken the only copy of something with them: what was on its way
     /// into the log by then is handed back.
     pub losses: Cell<u64>,
@@ -100,10 +99,7 @@ pub(crate) struct Core {
     pub marking: Cell<bool>,
     /// What has been noted and not told yet, in blocks per volume.
     pub lost_now: RefCell<BTreeMap<VolumeId, u64>>,
-    /// Held while a slot of the roots is written.
-    pub root_lock: TaskMutex,
-    /// The epoch that the newest durable root speaks for.
-    pub root_epoch: Cell<u64>,
+    pub roots: Roots,
     /// How the copies of what origins lack are, as of the last look.
     pub redundancy: Cell<Redundancy>,
     /// Whether somebody follows it.
@@ -167,7 +163,6 @@ pub(crate) struct Core {
     pub witness_lags: Cell<bool>,
     /// Whether a person agreed, for this start, to what is lost with missing members.
     pub accepted: Cell<bool>,
-    pub root_generation: Cell<u64>,
     pub counters: Counters,
     /// What went past the cache.
     pub bypass: BypassCounters,

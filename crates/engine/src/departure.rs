@@ -384,7 +384,7 @@ impl Core {
             // In this order, as whoever holds the second one never waits for the first.
             let lap = self.lap_lock.lock().await;
             let control = self.control.lock().await;
-            let is_settled = self.root_epoch.get() == self.superblock.borrow().epoch;
+            let is_settled = self.roots.epoch() == self.superblock.borrow().epoch;
             if is_settled && !self.is_failing() {
                 return Ok((lap, control));
             }

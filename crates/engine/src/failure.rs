@@ -234,8 +234,13 @@ impl Core {
                 return false;
             }
         }
-        self.swept_epoch.set(epoch);
+        self.roots.note_swept(epoch);
         true
+    }
+
+    /// Whether members have failed that are not left behind yet, in the superblocks or in the index.
+    pub(crate) fn has_to_go_on(&self) -> bool {
+        self.is_failing() || self.roots.swept_epoch() < self.log.epoch.get()
     }
 
     /// Begins the epoch without the members that have failed, and tidies up behind them.
@@ -261,7 +266,7 @@ impl Core {
 /// Waits for members to fail, and lets the pool go on without them.
 pub(crate) async fn guardian(core: Rc<Core>) {
     loop {
-        let due = || core.is_failing() || core.swept_epoch.get() < core.log.epoch.get();
+        let due = || core.has_to_go_on();
         let over = || core.latched.get() || core.log.is_retired();
         core.epoch_begun.until(|| due() || over()).await;
         // Its error has latched the pool and is an event.

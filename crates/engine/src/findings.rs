@@ -160,8 +160,8 @@ impl Core {
         let marking = self.superblock.borrow().marking_root;
         let highest = all().map(|root| root.generation).max().unwrap_or(0);
         // What is written from now on must not lie before the one that is named, readable or not.
-        self.root_generation.set(highest.max(marking));
-        check_counter("generation of the root", self.root_generation.get())?;
+        self.roots.begin_behind(highest.max(marking));
+        check_counter("generation of the root", self.roots.generation())?;
         let newest = newest_of(all(), marking);
         let newest = newest.filter(|root| root.images.len() == count).ok_or_else(|| {
             Error::new(ErrorKind::Damaged, "no readable root on any cache device")

@@ -50,6 +50,7 @@ mod recovery;
 mod redundancy;
 mod release;
 mod removal;
+mod roots;
 mod scan;
 mod scrub;
 mod segment;

@@ -84,7 +84,7 @@ impl Core {
         }
         let roots = match before {
             Some(marks) => marks._roots,
-            None => self.root_lock.lock().await,
+            None => self.roots.lock().await,
         };
         loop {
             let loss = self.losses.get();
@@ -179,8 +179,8 @@ impl Core {
     pub(crate) async fn end_marking(&self, marks: Marks<'_>) -> Result<bool> {
         self.write_marks(&marks.root, 1).await?;
         if marks.root.epoch == self.log.epoch.get() {
-            self.swept_epoch.set(marks.root.epoch);
-            self.root_epoch.set(marks.root.epoch);
+            self.roots.note_swept(marks.root.epoch);
+            self.roots.note_durable(marks.root.epoch);
         }
         self.marking.set(false);
         let lost = std::mem::take(&mut *self.lost_now.borrow_mut());

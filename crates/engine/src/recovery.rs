@@ -83,8 +83,8 @@ impl Core {
         let withheld = self.withhold(&root, &loaded);
         self.settle_states();
         self.settle_losses(trust, &mut report);
-        self.root_epoch.set(root.epoch);
-        self.swept_epoch.set(self.log.epoch.get());
+        self.roots.note_swept(self.log.epoch.get());
+        self.roots.note_durable(root.epoch);
         self.start_accounting();
         self.let_go_again(&root, &loaded, &open);
         self.release_obsolete(&root, &loaded.needed, &open);
@@ -140,8 +140,7 @@ impl Core {
     /// Puts the chosen root into all slots, under another generation: what it frees is reused from now
     /// on, so nobody may fall back to the older one that some slots hold.
     async fn repeat_root(&self, root: Root) -> Result<()> {
-        let generation = self.root_generation.get() + 1;
-        self.root_generation.set(generation);
+        let generation = self.roots.next_generation();
         // A member that fails during a start latches the pool, so no loss comes between.
         self.store_root(&Root { generation, ..root }, self.losses.get()).await.map(drop)
     }

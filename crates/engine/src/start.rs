@@ -36,6 +36,7 @@ use crate::planted::{self, Bug};
 use crate::policy::{Reread, S3Fifo, S3FifoConfig};
 use crate::pool::Pool;
 use crate::recovery::RecoveryReport;
+use crate::roots::Roots;
 use crate::scrub::{Scrub, healer, scrubber};
 use crate::segment::SetTable;
 use crate::share::Writing;
@@ -434,9 +435,7 @@ fn new_core(
         losses: Cell::new(0),
         marking: Cell::new(false),
         lost_now: RefCell::default(),
-        root_lock: TaskMutex::default(),
-        swept_epoch: Cell::new(0),
-        root_epoch: Cell::new(0),
+        roots: Roots::default(),
         redundancy: Cell::default(),
         reviewing: Cell::new(false),
         rebuilding: Cell::new(false),
@@ -480,7 +479,6 @@ fn new_core(
         witness,
         witness_lags: Cell::new(false),
         accepted: Cell::new(false),
-        root_generation: Cell::new(0),
         counters: Counters::default(),
         bypass: BypassCounters::default(),
         read_latency: Latency::default(),

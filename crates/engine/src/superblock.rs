@@ -390,7 +390,7 @@ impl Core {
             let guard = self.control.lock().await;
             let settled = {
                 let superblock = self.superblock.borrow();
-                before(&superblock) || self.root_epoch.get() == superblock.epoch
+                before(&superblock) || self.roots.epoch() == superblock.epoch
             };
             if settled && !self.is_failing() {
                 return Ok(guard);
@@ -399,7 +399,7 @@ impl Core {
             self.settle_members().await?;
             self.housekeeping.wake_all();
             let epoch = self.log.epoch.get();
-            let due = || self.root_epoch.get() >= epoch || self.is_failing();
+            let due = || self.roots.epoch() >= epoch || self.is_failing();
             self.epoch_begun
                 .until(|| due() || before(&self.superblock.borrow()) || self.latched.get())
                 .await;

@@ -84,7 +84,7 @@ impl Core {
     /// How many root slots were written anew, and whether none was good anywhere, so that a new root is needed.
     async fn mend_roots(&self) -> Result<(u64, bool)> {
         let _lap = self.lap_lock.lock().await;
-        let _roots = self.root_lock.lock().await;
+        let _roots = self.roots.lock().await;
         let (pool, bytes) = {
             let superblock = self.superblock.borrow();
             (superblock.pool, superblock.root_bytes)
@@ -92,7 +92,7 @@ impl Core {
         // One that is older, which a write that was lost has left, is as bad as none.
         let is_root = |bytes: &[u8]| {
             let current = |root: Root| {
-                root.pool == pool && root.generation == self.root_generation.get() && !root.marks
+                root.pool == pool && root.generation == self.roots.generation() && !root.marks
             };
             Root::decode(bytes).is_ok_and(current)
         };

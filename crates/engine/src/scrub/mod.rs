@@ -255,7 +255,7 @@ impl Core {
 
     /// Why nothing is healed at present, if that is so.
     fn healing_waits_for(&self) -> &'static str {
-        if self.is_failing() || self.swept_epoch.get() < self.log.epoch.get() {
+        if self.has_to_go_on() {
             return "a cache device to be left behind";
         }
         if self.rebuilding.get() || self.raising.get() {
