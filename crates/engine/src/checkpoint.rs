@@ -334,8 +334,9 @@ async fn checkpointer(core: Rc<Core>) {
 impl Core {
     /// Begins to make room and to write checkpoints.
     pub(crate) fn begin_housekeeping(self: &Rc<Self>) {
-        self.housekeepers.set(2);
+        self.housekeepers.enter();
         self.spawn(reclaimer(Rc::clone(self)));
+        self.housekeepers.enter();
         self.spawn(checkpointer(Rc::clone(self)));
     }
 
@@ -351,7 +352,7 @@ impl Core {
     }
 
     fn end_housekeeping(&self) {
-        self.housekeepers.set(self.housekeepers.get() - 1);
+        self.housekeepers.leave();
         self.quiet.wake_all();
     }
 }

@@ -18,7 +18,6 @@
 //!   instant one header at least is whole; and as long as one of those that go is, all that it names is
 //!   there, so of the headers of one set a start believes the one that names the most.
 
-use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -27,7 +26,6 @@ use forebay_device::runtime::MILLISECOND;
 
 use crate::core::Core;
 use crate::counters::add;
-use crate::destage::Drain;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
 use crate::format::{SegmentHeader, Stream};
@@ -38,40 +36,6 @@ use crate::segment::SetState;
 
 /// How often it is looked whether anything is still dirty with fewer copies.
 const LOOK_INTERVAL: u64 = 50 * MILLISECOND;
-
-/// What a member has to do for clients and appends, in requests. Requests of all sizes count alike: up
-/// to some 100 KiB an SSD spends more on there being one than on its bytes.
-#[derive(Default)]
-pub(crate) struct Queue(Cell<u32>);
-
-impl Queue {
-    pub(crate) fn enter(&self) {
-        self.0.set(self.0.get() + 1);
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.get() == 0
-    }
-
-    pub(crate) fn leave(&self) {
-        self.0.set(self.0.get() - 1);
-    }
-
-    /// Is in the queue until it is dropped.
-    pub(crate) fn guard(&self) -> Queued<'_> {
-        self.enter();
-        Queued(self)
-    }
-}
-
-/// See [`Queue::guard`].
-pub(crate) struct Queued<'a>(&'a Queue);
-
-impl Drop for Queued<'_> {
-    fn drop(&mut self) {
-        self.0.leave();
-    }
-}
 
 /// What shall become of the copies of a pool; see [`Pool::set_copies`](crate::Pool::set_copies).
 #[derive(Clone, Copy, Debug, Default)]
@@ -118,7 +82,7 @@ impl Core {
         let fitting = members.enumerate().filter(|(_, member)| {
             unit.is_multiple_of(u64::from(member.device.geometry().sector_bytes))
         });
-        fitting.min_by_key(|(_, member)| member.queue.0.get()).map(|(copy, _)| copy)
+        fitting.min_by_key(|(_, member)| member.queue.get()).map(|(copy, _)| copy)
     }
 }
 
@@ -228,7 +192,7 @@ impl Core {
         }
         self.flush_members().await?;
         let volumes: Vec<_> = self.volumes.borrow().values().cloned().collect();
-        let draining: Vec<_> = volumes.iter().map(|v| Drain::new(v)).collect();
+        let draining: Vec<_> = volumes.iter().map(|v| v.drain.guard()).collect();
         self.housekeeping.wake_all();
         let timer = self.rt.sleep(LOOK_INTERVAL);
         self.housekeeping.until_or(|| self.is_at_rest(), timer).await;

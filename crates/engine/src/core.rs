@@ -14,6 +14,7 @@ use forebay_device::{Gate, IoError, Nanos, Runtime};
 
 use crate::bypass::BypassCounters;
 use crate::client::Elsewhere;
+use crate::count::Count;
 use crate::counters::{Counters, Latency};
 use crate::deadline::Deadline;
 use crate::destage::Owed;
@@ -137,7 +138,7 @@ pub(crate) struct Core {
     /// Blocks per volume that are destaged but not yet known to be durable on the origin.
     pub written: RefCell<BTreeMap<VolumeId, u64>>,
     /// How many are noting what is good in no copy as lost.
-    pub losing: Cell<u32>,
+    pub losing: Count,
     /// Blocks per volume that are lost.
     pub lost: RefCell<BTreeMap<VolumeId, u64>>,
     pub policy: RefCell<Box<dyn Policy>>,
@@ -175,13 +176,13 @@ pub(crate) struct Core {
     pub doubtful: RefCell<Vec<Doubtful>>,
     pub life: Life,
     /// Tasks that make room or write checkpoints and have not ended.
-    pub housekeepers: Cell<u32>,
+    pub housekeepers: Count,
     /// Elevators and moves that have not ended.
-    pub background: Cell<u64>,
+    pub background: Count,
     /// Client requests under way.
-    pub requests: Cell<u64>,
+    pub requests: Count,
     /// Background tasks that have not ended.
-    pub tasks: Cell<u64>,
+    pub tasks: Count,
     /// Woken when a request or a background task ends.
     pub quiet: WaitQueue,
     /// The minute of the day, if somebody tells it: here is no clock on the wall.
@@ -208,7 +209,7 @@ pub(crate) struct Core {
     /// What each volume holds and may hold.
     pub space: Space,
     /// Sets whose dirty data is being moved.
-    pub moving: Cell<u32>,
+    pub moving: Count,
     pub scrub: Scrub,
     /// When members were compared last.
     pub compared: Cell<Nanos>,
@@ -382,10 +383,10 @@ impl Core {
     /// Starts a background task that ends when the pool stops.
     pub(crate) fn spawn(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
         let core = Rc::clone(self);
-        core.tasks.set(core.tasks.get() + 1);
+        core.tasks.enter();
         self.rt.spawn(Box::pin(async move {
             task.await;
-            core.tasks.set(core.tasks.get() - 1);
+            core.tasks.leave();
             core.quiet.wake_all();
         }));
     }
@@ -404,10 +405,10 @@ impl Core {
     /// Starts a task of destaging or housekeeping, which ends once the pool has settled.
     pub(crate) fn spawn_background(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
         let core = Rc::clone(self);
-        core.background.set(core.background.get() + 1);
+        core.background.enter();
         self.spawn(async move {
             task.await;
-            core.background.set(core.background.get() - 1);
+            core.background.leave();
         });
     }
 

@@ -15,6 +15,7 @@ mod claim;
 mod client;
 mod copies;
 mod core;
+mod count;
 mod creation;
 mod deadline;
 mod departure;

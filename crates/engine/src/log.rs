@@ -21,6 +21,7 @@ use forebay_device::{Completer, Data, Io, IoError, IoErrorKind, io};
 
 use crate::apply::RecordPlace;
 use crate::core::{Core, Doubtful};
+use crate::count::Count;
 use crate::counters::add;
 use crate::error::{Error, Result};
 use crate::format::{Entry, EntryKind, FooterRecord, NO_DATA, Stream, header_blocks_for};
@@ -101,7 +102,7 @@ pub(crate) struct StreamLog {
     stream: Stream,
     queue: RefCell<VecDeque<Pending>>,
     queued_blocks: Cell<u32>,
-    inflight: Cell<usize>,
+    inflight: Count,
     /// Marker of the member flush that the next append waits for, once it has been decided.
     held_until: Cell<Option<u64>>,
     /// Whether what is queued goes out as soon as may be: somebody waits for a part of it, or it has
@@ -120,7 +121,7 @@ impl StreamLog {
             stream,
             queue: RefCell::default(),
             queued_blocks: Cell::new(0),
-            inflight: Cell::new(0),
+            inflight: Count::default(),
             held_until: Cell::new(None),
             ripe: Cell::new(false),
             gathering: Cell::new(false),
@@ -154,7 +155,7 @@ pub(crate) struct Log {
     /// Flushes begun so far.
     flush_number: Cell<u64>,
     /// Clients that wait for a member flush.
-    flush_waiters: Cell<usize>,
+    flush_waiters: Count,
     /// Blocks that facts are being noted about.
     noting: RefCell<Vec<before::Noting>>,
     /// Woken when an append or a flush ends.
@@ -183,7 +184,7 @@ impl Log {
             flushed: Cell::new(0),
             flushes: RefCell::default(),
             flush_number: Cell::new(0),
-            flush_waiters: Cell::new(0),
+            flush_waiters: Count::default(),
             noting: RefCell::default(),
             progress: WaitQueue::default(),
             bytes_since_flush: Cell::new(0),
@@ -260,7 +261,7 @@ impl Log {
         }
         !log.queue.borrow().is_empty()
             && (log.queued_blocks.get() >= APPEND_COALESCE_BLOCKS
-                || (log.inflight.get() == 0 && !self.is_held(log)))
+                || (log.inflight.is_zero() && !self.is_held(log)))
     }
 
     /// Whether populations are queued alone, and nobody minds the time yet.
@@ -279,7 +280,8 @@ impl Log {
     /// entries, or more, will be back when that ends: groups of synchronous writers, each with an
     /// append and a flush of its own, so become one. An append waits for one flush at the most.
     fn is_held(&self, log: &StreamLog) -> bool {
-        if !log.stream.is_dirty() || self.flush_waiters.get() < log.queue.borrow().len() {
+        if !log.stream.is_dirty() || (self.flush_waiters.get() as usize) < log.queue.borrow().len()
+        {
             return false;
         }
         if log.held_until.get().is_none() {
@@ -331,7 +333,7 @@ impl Core {
     /// If the pool has latched.
     pub(crate) async fn until_idle(&self, stream: Stream) -> Result<()> {
         let log = self.log.stream(stream);
-        let idle = || log.queue.borrow().is_empty() && log.inflight.get() == 0;
+        let idle = || log.queue.borrow().is_empty() && log.inflight.is_zero();
         self.log.progress.until(|| idle() || self.latched.get()).await;
         self.check_latch()
     }
@@ -616,15 +618,12 @@ async fn worker(core: Rc<Core>, index: usize) {
                 Ok(()) => core.next_batch(log).await,
                 Err(error) => Err(error),
             };
-            if let Ok(Some(_)) = &built {
-                log.inflight.set(log.inflight.get() + 1);
-            }
-            built
+            built.map(|batch| batch.map(|batch| (batch, log.inflight.guard())))
         };
         match built {
-            Ok(Some(batch)) => {
+            Ok(Some((batch, counted))) => {
                 core.write_batch(batch).await;
-                log.inflight.set(log.inflight.get() - 1);
+                drop(counted);
                 log.work.wake_all();
                 core.log.progress.wake_all();
                 // Who was just answered comes first: a FLUSH may follow, or the next write.

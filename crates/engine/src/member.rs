@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use forebay_device::{BlockDevice, Nanos, Watched};
 
-use crate::copies::Queue;
+use crate::count::Count;
 use crate::failure::Standing;
 use crate::format::MemberRecord;
 use crate::ids::DeviceId;
@@ -25,8 +25,9 @@ pub(crate) struct Member {
     pub segments_offset: u64,
     /// Whether a write has completed since the last flush began.
     pub unflushed: Cell<bool>,
-    /// Clients' reads and appends under way; see [`crate::copies`].
-    pub queue: Queue,
+    /// What it has to do for clients and appends, in requests; see [`crate::copies`]. Requests of all sizes count alike: up
+    /// to some 100 KiB an SSD spends more on there being one than on its bytes.
+    pub queue: Count,
     /// How long some of them take.
     pub spans: Spans,
     pub standing: Cell<Standing>,
@@ -59,7 +60,7 @@ impl Member {
             id: record.device,
             segments_offset,
             unflushed: Cell::new(false),
-            queue: Queue::default(),
+            queue: Count::default(),
             spans: Spans::default(),
             standing: Cell::new(standing),
             damaged: Cell::new(0),

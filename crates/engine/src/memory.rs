@@ -16,6 +16,7 @@ use std::cell::Cell;
 use forebay_device::Nanos;
 
 use crate::core::{Core, STRIPE_BLOCKS};
+use crate::count::Count;
 use crate::direct::region_parts;
 use crate::format::State;
 use crate::ids::VolumeId;
@@ -42,7 +43,7 @@ pub(crate) struct IndexClaims {
     /// Bytes that requests under way may add.
     claimed: Cell<u64>,
     /// Requests that wait for that.
-    pub(crate) waiters: Cell<usize>,
+    pub(crate) waiters: Count,
     /// Where the next look for something clean begins: shard, volume, block.
     hand: Cell<(usize, VolumeId, u64)>,
     /// Until when a look is not worth it.
@@ -55,7 +56,7 @@ impl Default for IndexClaims {
     fn default() -> Self {
         let hand = Cell::new((0, VolumeId(0), 0));
         let (claimed, rests_until) = (Cell::new(0), Cell::new(0));
-        Self { claimed, waiters: Cell::new(0), hand, rests_until, trimming: Cell::new(false) }
+        Self { claimed, waiters: Count::default(), hand, rests_until, trimming: Cell::new(false) }
     }
 }
 
@@ -69,7 +70,7 @@ impl Drop for IndexClaim<'_> {
     fn drop(&mut self) {
         let core = self.core;
         core.index_claims.claimed.set(core.index_claims.claimed.get() - self.bytes);
-        if core.index_claims.waiters.get() > 0 {
+        if !core.index_claims.waiters.is_zero() {
             core.room.wake_all();
         }
     }

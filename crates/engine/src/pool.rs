@@ -11,6 +11,7 @@ use crate::advised::Advised;
 use crate::bypass::BypassCounters;
 use crate::copies::CopiesChange;
 use crate::core::Core;
+use crate::count::Count;
 use crate::counters::{Counters, Latency, VolumeCounters};
 use crate::creation::{check_name, check_write_amplification, invalid};
 use crate::deadline::check_device_deadline;
@@ -430,13 +431,13 @@ impl Pool {
             loss_notice: Cell::new(0),
             may_be_dirty: Cell::new(record.may_be_dirty),
             flag_lock: TaskMutex::default(),
-            logging: Cell::new(0),
+            logging: Count::default(),
             last_request: Cell::new(self.core.rt.now()),
             elevator: Elevator::default(),
             urgent: Urgent::default(),
-            drain: Cell::new(0),
-            requests: Cell::new(0),
-            rests: Cell::new(0),
+            drain: Count::default(),
+            requests: Count::default(),
+            rests: Count::default(),
             leaving: Cell::new(false),
             gone: Cell::new(false),
             writers: Writers::default(),

@@ -392,11 +392,11 @@ impl Core {
 
     /// Has what a miss has left read behind its reply, unless enough is read so already: the next miss there asks again.
     pub(crate) fn begin_rest(self: &Rc<Self>, v: &Rc<VolumeState>, rest: Rest) {
-        let under_way = v.rests.get();
-        if rest.blocks.iter().all(Range::is_empty) || under_way >= v.origin.clients().max(1) {
+        let is_full = v.rests.get() >= v.origin.clients().max(1);
+        if is_full || rest.blocks.iter().all(Range::is_empty) {
             return;
         }
-        v.rests.set(under_way + 1);
+        v.rests.enter();
         let (core, v) = (Rc::clone(self), Rc::clone(v));
         self.spawn(async move {
             // Whoever removes the volume, or ends the pool, waits for it as for a request.
@@ -405,7 +405,7 @@ impl Core {
             if core.bring(&v, before, queue).await {
                 core.bring(&v, after, queue).await;
             }
-            v.rests.set(v.rests.get() - 1);
+            v.rests.leave();
             drop(request);
         });
     }

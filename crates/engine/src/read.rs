@@ -10,8 +10,8 @@ use std::rc::Rc;
 use forebay_device::{Buf, Data, Io};
 
 use crate::bypass::{Kind, Reason, Way};
-use crate::copies::Queued;
 use crate::core::Core;
+use crate::count::Counted;
 use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Mode, State};
@@ -44,7 +44,7 @@ enum Source {
 /// A run whose device read is under way.
 struct Started<'a> {
     run: Run,
-    io: Option<(Io, Queued<'a>)>,
+    io: Option<(Io, Counted<'a>)>,
     pinned: Option<SegmentId>,
     buf: Option<Buf>,
     /// Whether what is read from the log shall be brought into RAM.

@@ -418,14 +418,14 @@ impl Core {
     fn move_in_background(self: &Rc<Self>, id: SegmentId, runs: Vec<Run>, rest: Rest) {
         let core = Rc::clone(self);
         let pinned = self.begin_move(id);
-        self.moving.set(self.moving.get() + 1);
+        self.moving.enter();
         let blocks = runs.iter().map(|(_, m)| u64::from(m.count)).sum();
         self.policy.borrow_mut().spend(0, blocks);
         self.spawn_background(async move {
             // Its error has latched the pool and is an event.
             core.move_runs(runs, core.dirty_stream_of(id), Haste::Awaited).await.ok();
             core.end_move(pinned, Some(rest));
-            core.moving.set(core.moving.get() - 1);
+            core.moving.leave();
             core.reclaim_stuck.set(false);
             core.housekeeping.wake_all();
         });

@@ -20,6 +20,7 @@ use forebay_device::runtime::MILLISECOND;
 
 use crate::bypass::Reason;
 use crate::core::Core;
+use crate::count::Count;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{State, Stream, VOLUME_BLOCKS_MAX, VolumeSettings};
 use crate::ids::{BLOCK_BYTES, SegmentId, VolumeId};
@@ -120,7 +121,7 @@ impl Default for Space {
 pub(crate) struct Claims {
     /// First come, first served.
     turn: TaskMutex,
-    waiting: Cell<u64>,
+    waiting: Count,
     /// The shard at which clean data was given up last.
     shard: Cell<usize>,
     /// Until when nobody looks for any: there was none.
@@ -379,7 +380,7 @@ impl Core {
             return None;
         }
         // What overwrites what is dirty adds nothing, and waits behind nobody.
-        let queues = || v.claims.waiting.get() > 0 && self.mapped(v, first, count).1 < count;
+        let queues = || !v.claims.waiting.is_zero() && self.mapped(v, first, count).1 < count;
         if queues() || !self.fits(v, first, count) {
             Box::pin(self.await_space(v, first, count)).await;
         }
@@ -413,10 +414,9 @@ impl Core {
     }
 
     async fn await_space(&self, v: &VolumeState, first: u64, count: u32) {
-        let claims = &v.claims;
-        claims.waiting.set(claims.waiting.get() + 1);
+        let waiting = v.claims.waiting.guard();
         let began = self.rt.now();
-        let turn = claims.turn.lock().await;
+        let turn = v.claims.turn.lock().await;
         seen("write waits for its volume's space");
         loop {
             let goes = || self.fits(v, first, count) || self.is_letting_go();
@@ -432,7 +432,7 @@ impl Core {
             self.room.until_or(goes, timer).await;
         }
         drop(turn);
-        claims.waiting.set(claims.waiting.get() - 1);
+        drop(waiting);
         self.note_throttled(v, self.rt.now() - began);
     }
 
@@ -467,7 +467,7 @@ impl Core {
         if most == u64::MAX || it.dirty == 0 {
             return 0.0;
         }
-        let waits = v.claims.waiting.get() > 0;
+        let waits = !v.claims.waiting.is_zero();
         let part = it.dirty as f64 / (most as f64 * 0.75).max(1.0);
         if waits { 1.0 } else { part.min(1.0) }
     }
@@ -492,7 +492,7 @@ impl Core {
         let it = self.space.get(v.id);
         let is_limited = it.limit < u64::MAX && !planted::is(Bug::LimitForgotten);
         let part = it.brought > 0 && it.brought + count > it.limit / BROUGHT_PARTS;
-        if is_limited && (part || v.claims.waiting.get() > 0 || !self.may_hold(v, count)) {
+        if is_limited && (part || !v.claims.waiting.is_zero() || !self.may_hold(v, count)) {
             return Some(Reason::Limit);
         }
         ((it.brought + count) * BLOCK_BYTES > POPULATE_BYTES_MAX).then_some(Reason::Busy)

@@ -17,6 +17,7 @@ use crate::bypass::BypassCounters;
 use crate::claim::{self, Taken};
 use crate::client::Elsewhere;
 use crate::core::{Core, ShardState};
+use crate::count::Count;
 use crate::counters::{Counters, Latency};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
@@ -458,7 +459,7 @@ fn new_core(
         volumes: RefCell::default(),
         owed: RefCell::new(BTreeMap::new()),
         written: RefCell::default(),
-        losing: Cell::new(0),
+        losing: Count::default(),
         lost: RefCell::default(),
         policy: RefCell::new(Box::new(policy)),
         touches: RefCell::default(),
@@ -487,11 +488,11 @@ fn new_core(
         latched: Cell::new(false),
         doubtful: RefCell::default(),
         life: Life::default(),
-        housekeepers: Cell::default(),
-        background: Cell::new(0),
+        housekeepers: Count::default(),
+        background: Count::default(),
         minute_of_day: Cell::new(None),
-        requests: Cell::new(0),
-        tasks: Cell::new(0),
+        requests: Count::default(),
+        tasks: Count::default(),
         quiet: WaitQueue::default(),
         room: WaitQueue::default(),
         housekeeping: WaitQueue::default(),
@@ -504,7 +505,7 @@ fn new_core(
         compared: Cell::new(now),
         journal: Journal::default(),
         space: Space::default(),
-        moving: Cell::new(0),
+        moving: Count::default(),
         throttle: Throttle::new(),
     }
 }

@@ -411,7 +411,7 @@ impl Core {
     pub(crate) async fn clear_may_be_dirty(&self, v: &Rc<VolumeState>) -> Result<()> {
         let _flag = v.flag_lock.lock().await;
         let owes = self.owes_any(v) || self.has_lost(v.id);
-        if !v.may_be_dirty.get() || owes || v.logging.get() > 0 {
+        if !v.may_be_dirty.get() || owes || !v.logging.is_zero() {
             return Ok(());
         }
         // From here on a logged write waits for the flag lock and sets it again.

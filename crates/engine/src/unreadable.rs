@@ -101,9 +101,9 @@ impl Core {
             self.rt.sleep(OVERWRITTEN_REST).await.result.ok();
             return Ok(true);
         }
-        self.losing.set(self.losing.get() + 1);
+        let losing = self.losing.guard();
         let noted = self.drop_or_lose(volume, &damaged).await;
-        self.losing.set(self.losing.get() - 1);
+        drop(losing);
         self.quiet.wake_all();
         noted.map(|()| true)
     }
@@ -382,7 +382,7 @@ impl Core {
 
     /// Waits until what is lost is durably noted.
     pub(crate) async fn until_losses_noted(&self) {
-        self.quiet.until(|| self.losing.get() == 0 || self.latched.get()).await;
+        self.quiet.until(|| self.losing.is_zero() || self.latched.get()).await;
     }
 }
 

@@ -14,6 +14,7 @@ use forebay_device::{BlockDevice, Buf, Data, LocalBoxFuture, Nanos, Runtime};
 use crate::advised::Advised;
 use crate::bypass::{BypassCounters, Kind, Reason, Way};
 use crate::core::{Core, STRIPE_BLOCKS};
+use crate::count::Count;
 use crate::counters::{VolumeCounters, add};
 use crate::destage::{DestageWait, Elevator};
 use crate::error::{Error, ErrorKind, Result};
@@ -62,17 +63,17 @@ pub(crate) struct VolumeState {
     /// Held while `may_be_dirty` is made to agree with the superblocks.
     pub flag_lock: TaskMutex,
     /// Logged writes between their look at `may_be_dirty` and their publication.
-    pub logging: Cell<u32>,
+    pub logging: Count,
     pub last_request: Cell<Nanos>,
     pub elevator: Elevator,
     /// What is destaged before all else.
     pub urgent: Urgent,
     /// How many wait for everything to be destaged.
-    pub drain: Cell<u32>,
+    pub drain: Count,
     /// Client requests under way, and rests of misses.
-    pub requests: Cell<u32>,
+    pub requests: Count,
     /// Tasks that read the rest of a cache block.
-    pub rests: Cell<u32>,
+    pub rests: Count,
     /// Set while it is being removed, and from then on if that succeeds: no request is begun.
     pub leaving: Cell<bool>,
     /// Set once it has been removed.
@@ -141,16 +142,16 @@ pub(crate) struct InFlight<'a>(&'a Core, &'a VolumeState);
 
 impl<'a> InFlight<'a> {
     pub(crate) fn new(core: &'a Core, v: &'a VolumeState) -> Self {
-        core.requests.set(core.requests.get() + 1);
-        v.requests.set(v.requests.get() + 1);
+        core.requests.enter();
+        v.requests.enter();
         Self(core, v)
     }
 }
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.0.requests.set(self.0.requests.get() - 1);
-        self.1.requests.set(self.1.requests.get() - 1);
+        self.0.requests.leave();
+        self.1.requests.leave();
         if self.0.is_stopping() || self.1.leaving.get() {
             self.0.quiet.wake_all();
         }

@@ -4,13 +4,13 @@
 //! * What does not fill a block is merged with what the log holds of it; if the log holds nothing,
 //!   the block is logged with a mask of the sectors it has.
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::{Buf, Data, Io};
 
 use crate::bypass::{Reason, Way};
 use crate::core::Core;
+use crate::count::Counted;
 use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Entry, EntryKind, State, Stream};
@@ -29,30 +29,8 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 
 /// Counts a logged write between its look at `may_be_dirty` and its publication, and has room for it in the index.
 pub(crate) struct Logging<'a> {
-    v: &'a VolumeState,
+    _counted: Counted<'a>,
     claim: Option<IndexClaim<'a>>,
-}
-
-impl<'a> Logging<'a> {
-    fn begin(v: &'a VolumeState) -> Self {
-        v.logging.set(v.logging.get() + 1);
-        Self { v, claim: None }
-    }
-}
-
-impl Drop for Logging<'_> {
-    fn drop(&mut self) {
-        self.v.logging.set(self.v.logging.get() - 1);
-    }
-}
-
-/// One of those who wait for room in the index, until it is dropped.
-struct Waiting<'a>(&'a Cell<usize>);
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
 }
 
 /// The sectors of a block that a byte range within it covers, as a mask.
@@ -255,7 +233,7 @@ impl Core {
         count: u32,
     ) -> Result<Option<Logging<'a>>> {
         self.check_latch()?;
-        let mut logging = Logging::begin(v);
+        let mut logging = Logging { _counted: v.logging.guard(), claim: None };
         if !v.may_be_dirty.get() && !self.set_may_be_dirty(v).await? {
             seen("written through without a witness");
             return Ok(None);
@@ -269,8 +247,7 @@ impl Core {
             seen("write waits for the index");
             add(&self.counters.throttled_writes, 1);
             self.housekeeping.wake_all();
-            self.index_claims.waiters.set(self.index_claims.waiters.get() + 1);
-            let waiting = Waiting(&self.index_claims.waiters);
+            let waiting = self.index_claims.waiters.guard();
             self.room
                 .until(|| {
                     logging.claim = claim();

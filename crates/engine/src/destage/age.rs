@@ -165,7 +165,7 @@ impl Core {
     fn is_asked_for(&self, v: &VolumeState) -> bool {
         let leaving = !self.mode_of(v).writes_back();
         let background = self.tuning.destage_when_idle && (leaving || self.is_background_time(v));
-        v.drain.get() > 0 || self.protects(v) || background || v.origin.refuses_writes()
+        !v.drain.is_zero() || self.protects(v) || background || v.origin.refuses_writes()
     }
 
     /// What keeps a part of what a volume owes from being destaged now; none if all of it is on its way.

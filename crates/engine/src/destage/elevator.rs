@@ -564,7 +564,7 @@ impl Core {
         let refused = v.bypass.of(Reason::Unflushed).read_bytes.get() > last.refused;
         let sooner = if refused { REFUSED_SOONER } else { 1 };
         let waited = self.rt.now() - last.at >= self.tuning.origin_flush_interval / sooner;
-        let idle = resting && (self.is_owing(v.id) || pressed || v.drain.get() > 0 || bytes > 0);
+        let idle = resting && (self.is_owing(v.id) || pressed || !v.drain.is_zero() || bytes > 0);
         let urgent = self.is_urgent_written(v);
         if !v.origin.is_volatile() || !(bytes >= bytes_max || waited || idle || urgent) {
             return false;

@@ -118,22 +118,6 @@ fn blocks_bytes(blocks: &Range<u64>) -> u64 {
     (blocks.end - blocks.start) * BLOCK_BYTES
 }
 
-/// Somebody who waits for everything to be destaged, until dropped.
-pub(crate) struct Drain<'a>(&'a VolumeState);
-
-impl<'a> Drain<'a> {
-    pub(crate) fn new(v: &'a VolumeState) -> Self {
-        v.drain.set(v.drain.get() + 1);
-        Self(v)
-    }
-}
-
-impl Drop for Drain<'_> {
-    fn drop(&mut self) {
-        self.0.drain.set(self.0.drain.get() - 1);
-    }
-}
-
 impl Core {
     /// Flushes a volume's origin, which proves whatever was written before.
     ///
@@ -247,10 +231,10 @@ impl Core {
     pub(crate) async fn drain(self: &Rc<Self>, v: &Rc<VolumeState>) -> Result<()> {
         let failures = v.origin.failures.get();
         loop {
-            let waiting = Drain::new(v);
+            let waiting = v.drain.guard();
             loop {
                 self.housekeeping.wake_all();
-                let done = || !self.owes_any(v) && v.logging.get() == 0;
+                let done = || !self.owes_any(v) && v.logging.is_zero();
                 let timer = self.rt.sleep(LOOK_INTERVAL);
                 self.quiet.until_or(|| done() || self.latched.get(), timer).await;
                 if done() || self.latched.get() || failures != v.origin.failures.get() {

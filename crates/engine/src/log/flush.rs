@@ -32,24 +32,13 @@ impl MemberFlush {
     }
 }
 
-/// Counts a client that waits for a flush.
-struct Waiter<'a>(&'a Core);
-
-impl Drop for Waiter<'_> {
-    fn drop(&mut self) {
-        let waiters = &self.0.log.flush_waiters;
-        waiters.set(waiters.get() - 1);
-    }
-}
-
 impl Core {
     /// Makes every completed append durable on behalf of a client, who will then go on.
     ///
     /// # Errors
     /// As [`Core::flush_members`].
     pub(crate) async fn flush_for_client(&self) -> Result<()> {
-        self.log.flush_waiters.set(self.log.flush_waiters.get() + 1);
-        let _waiter = Waiter(self);
+        let _waiter = self.log.flush_waiters.guard();
         self.flush_members().await
     }
 

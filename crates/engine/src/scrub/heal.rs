@@ -269,14 +269,14 @@ impl Core {
                 }
             }
         }
-        self.moving.set(self.moving.get() + 1);
+        let moving = self.moving.guard();
         for (stream, volume, part, data) in moves {
             self.copy_again(stream, volume, part, data).await;
         }
         for (volume, part) in lost {
             self.note_unhealed(volume, &part).await;
         }
-        self.moving.set(self.moving.get() - 1);
+        drop(moving);
         self.housekeeping.wake_all();
         Some(left)
     }

@@ -549,7 +549,7 @@ impl Core {
             let busy = {
                 let sets = self.sets.borrow();
                 let segments = sets.get(at.set).map_or(&[][..], |set| &set.segments);
-                segments.iter().any(|at| !self.members[sets.member_of(*at)].queue.is_empty())
+                segments.iter().any(|at| !self.members[sets.member_of(*at)].queue.is_zero())
             };
             if !busy {
                 return;
