@@ -310,7 +310,6 @@ async fn reclaimer(core: Rc<Core>) {
             core.housekeeping.until_or(|| core.is_housekeeping_over() || due(), timer).await;
         }
     }
-    core.end_housekeeping();
 }
 
 /// Writes checkpoints. Sets are emptied meanwhile, so that the next root has something to free.
@@ -328,16 +327,13 @@ async fn checkpointer(core: Rc<Core>) {
             core.housekeeping.until_or(due, timer).await;
         }
     }
-    core.end_housekeeping();
 }
 
 impl Core {
     /// Begins to make room and to write checkpoints.
     pub(crate) fn begin_housekeeping(self: &Rc<Self>) {
-        self.housekeepers.enter();
-        self.spawn(reclaimer(Rc::clone(self)));
-        self.housekeepers.enter();
-        self.spawn(checkpointer(Rc::clone(self)));
+        self.spawn_housekeeper(reclaimer(Rc::clone(self)));
+        self.spawn_housekeeper(checkpointer(Rc::clone(self)));
     }
 
     fn is_housekeeping_over(&self) -> bool {
@@ -349,11 +345,6 @@ impl Core {
         self.note_room();
         // Whoever waits for memory looks again: evictions and destaging give it back piece by piece.
         self.room.wake_all();
-    }
-
-    fn end_housekeeping(&self) {
-        self.housekeepers.leave();
-        self.quiet.wake_all();
     }
 }
 

@@ -33,6 +33,7 @@ use crate::ids::{BLOCK_BYTES, Incarnation, Location, SegmentId, Sequence};
 use crate::limits::{CLEAN_COPIES_MAX, COPIES_MAX};
 use crate::planted::{self, Bug};
 use crate::segment::SetState;
+use crate::work::Job;
 
 /// How often it is looked whether anything is still dirty with fewer copies.
 const LOOK_INTERVAL: u64 = 50 * MILLISECOND;
@@ -171,9 +172,7 @@ impl Core {
             );
             return self.event(EventKind::CopiesShort, what);
         }
-        if !self.raising.replace(true) {
-            self.spawn_background(raiser(Rc::clone(self)));
-        }
+        self.spawn_job(Job::Raise, raiser(Rc::clone(self)));
     }
 
     /// Whether a set with fewer copies holds anything that an origin may lack, or is about to.
@@ -387,5 +386,4 @@ async fn raiser(core: Rc<Core>) {
             break;
         }
     }
-    core.raising.set(false);
 }

@@ -46,6 +46,7 @@ use crate::volume::VolumeState;
 use crate::wait::{TaskMutex, WaitQueue};
 use crate::wear::Wear;
 use crate::witness::Witness;
+use crate::work::Work;
 
 /// Blocks of one stripe: the address space that hashes to one shard as a whole.
 pub(crate) const STRIPE_BLOCKS: u64 = STRIPE_BYTES / BLOCK_BYTES;
@@ -103,14 +104,6 @@ pub(crate) struct Core {
     pub roots: Roots,
     /// How the copies of what origins lack are, as of the last look.
     pub redundancy: Cell<Redundancy>,
-    /// Whether somebody follows it.
-    pub reviewing: Cell<bool>,
-    /// Whether somebody gives dirty data its copies back.
-    pub rebuilding: Cell<bool>,
-    /// Clean data gets its copies back, see [`crate::recopy`].
-    pub recopying: Cell<bool>,
-    /// Whether somebody empties a member that is to leave.
-    pub emptying: Cell<bool>,
     /// Whether nothing is left on the member that is to leave.
     pub emptied: Cell<bool>,
     /// Set while the epoch without that member is being written.
@@ -150,8 +143,6 @@ pub(crate) struct Core {
     pub streams: RefCell<Reread>,
     pub wear: Wear,
     pub ram: RefCell<Ram>,
-    /// Whether dirty data is on the way to more copies.
-    pub raising: Cell<bool>,
     /// Held while the size of the RAM tier is changed.
     pub resizing: TaskMutex,
     pub superblock: RefCell<Superblock>,
@@ -175,14 +166,7 @@ pub(crate) struct Core {
     /// Ranges whose append failed: the next start may or may not find the record.
     pub doubtful: RefCell<Vec<Doubtful>>,
     pub life: Life,
-    /// Tasks that make room or write checkpoints and have not ended.
-    pub housekeepers: Count,
-    /// Elevators and moves that have not ended.
-    pub background: Count,
-    /// Client requests under way.
-    pub requests: Count,
-    /// Background tasks that have not ended.
-    pub tasks: Count,
+    pub work: Work,
     /// Woken when a request or a background task ends.
     pub quiet: WaitQueue,
     /// The minute of the day, if somebody tells it: here is no clock on the wall.
@@ -380,17 +364,6 @@ impl Core {
         })
     }
 
-    /// Starts a background task that ends when the pool stops.
-    pub(crate) fn spawn(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
-        let core = Rc::clone(self);
-        core.tasks.enter();
-        self.rt.spawn(Box::pin(async move {
-            task.await;
-            core.tasks.leave();
-            core.quiet.wake_all();
-        }));
-    }
-
     /// What comes of `future`, unless the pool is stopped or latched before that: it is dropped then, and must bear it.
     pub(crate) async fn unless_stopping<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let over = || self.is_ending();
@@ -400,16 +373,6 @@ impl Core {
             Poll::Pending => end.as_mut().poll(context).map(|()| None),
         })
         .await
-    }
-
-    /// Starts a task of destaging or housekeeping, which ends once the pool has settled.
-    pub(crate) fn spawn_background(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
-        let core = Rc::clone(self);
-        core.background.enter();
-        self.spawn(async move {
-            task.await;
-            core.background.leave();
-        });
     }
 
     /// Blocks that need destaging, over all volumes.

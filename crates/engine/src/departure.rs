@@ -30,6 +30,7 @@ use crate::pool::Pool;
 use crate::segment::{Set, SetState};
 use crate::text::bytes;
 use crate::wait::TaskGuard;
+use crate::work::Job;
 
 /// How often it is looked whether more can be emptied: what waits for a flush of its origin cannot.
 const LOOK_INTERVAL: u64 = 50 * MILLISECOND;
@@ -86,7 +87,7 @@ impl Pool {
     /// Whether what was under way for a departure that has been called off has not ended yet. Until then
     /// none can begin; it takes as long as moving one set.
     pub fn is_calling_off(&self) -> bool {
-        self.core.emptying.get() && self.core.leaving().is_none()
+        self.core.work.is_at(Job::Empty) && self.core.leaving().is_none()
     }
 
     /// Begins to take a member out: nothing new is put there, and what it holds goes to the others.
@@ -99,9 +100,7 @@ impl Pool {
         core.members[index].transition(Standing::Leaving);
         core.sets.borrow_mut().set_leaving(Some(index));
         core.emptied.set(false);
-        if !core.emptying.replace(true) {
-            core.spawn_background(emptier(Rc::clone(core)));
-        }
+        core.spawn_job(Job::Empty, emptier(Rc::clone(core)));
         core.housekeeping.wake_all();
         Ok(Departure { core: Rc::clone(core), index })
     }
@@ -164,7 +163,7 @@ impl Core {
         let (index, _) = self.member_in_use(id)?;
         let refused =
             |what: String, hint: &str| Err(Error::new(ErrorKind::Refused, what).hint(hint));
-        if self.members.iter().any(|member| member.is_leaving()) || self.emptying.get() {
+        if self.members.iter().any(|member| member.is_leaving()) || self.work.is_at(Job::Empty) {
             return refused(
                 "a cache device is being removed already, or that has just been cancelled"
                     .to_owned(),
@@ -422,6 +421,5 @@ async fn emptier(core: Rc<Core>) {
         let timer = core.rt.sleep(LOOK_INTERVAL);
         core.housekeeping.until_or(|| core.leaving().is_none(), timer).await;
     }
-    core.emptying.set(false);
     core.housekeeping.wake_all();
 }

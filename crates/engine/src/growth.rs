@@ -18,7 +18,8 @@ use crate::format::VOLUME_BLOCKS_MAX;
 use crate::ids::{BLOCK_BYTES, SECTOR_BYTES};
 use crate::planted::{self, Bug};
 use crate::pool::Pool;
-use crate::volume::{InFlight, VolumeState};
+use crate::volume::VolumeState;
+use crate::work::InFlight;
 
 impl Pool {
     /// The size that [`Pool::grow_volume`] would give to a volume if its origin had `origin_bytes`: these in

@@ -69,6 +69,7 @@ mod throttle;
 mod verify;
 mod wait;
 mod walk;
+mod work;
 mod write;
 
 pub mod bypass;

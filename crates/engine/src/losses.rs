@@ -23,6 +23,7 @@ use crate::planted::{self, Bug};
 use crate::recovery::{RecoveryReport, mappings};
 use crate::segment::{Set, SetState};
 use crate::text::plural;
+use crate::work::Job;
 
 /// How often it is looked whether a set can be rebuilt that could not be before.
 const LOOK_INTERVAL: u64 = 50 * MILLISECOND;
@@ -114,11 +115,10 @@ impl Core {
     /// Starts giving dirty data its copies back, if members were lost and enough are left; clean data behind that.
     pub(crate) fn start_rebuild(self: &Rc<Self>) {
         let due = self.superblock.borrow().failed_count() > 0 && !self.is_short();
-        if due && !self.rebuilding.replace(true) {
+        if due {
             let core = Rc::clone(self);
-            self.spawn_background(async move {
+            self.spawn_job(Job::Rebuild, async move {
                 rebuilder(&core).await;
-                core.rebuilding.set(false);
                 core.start_recopy();
             });
         }

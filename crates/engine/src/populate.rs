@@ -28,7 +28,8 @@ use crate::log::{Pending, new_entry};
 use crate::planted::{self, Bug, seen};
 use crate::policy::{Access, Granule, Part, Populate, Queue, Reread, TOUCHES_MAX, Touches};
 use crate::read::blocks_of;
-use crate::volume::{InFlight, VolumeState};
+use crate::volume::VolumeState;
+use crate::work::InFlight;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 

@@ -20,6 +20,7 @@ use crate::core::Core;
 use crate::ids::{BLOCK_BYTES, SegmentId};
 use crate::pool::Pool;
 use crate::segment::{Set, SetState, SetTable};
+use crate::work::Job;
 
 /// How often it is looked whether there is room again, or a set is clean by now.
 const LOOK_INTERVAL: Nanos = SECOND;
@@ -87,12 +88,8 @@ impl Core {
 
     /// Starts giving clean data its copies back, if all dirty data has them.
     pub(crate) fn start_recopy(self: &Rc<Self>) {
-        if self.is_recopy_due() && !self.recopying.replace(true) {
-            let core = Rc::clone(self);
-            self.spawn_background(async move {
-                recopier(&core).await;
-                core.recopying.set(false);
-            });
+        if self.is_recopy_due() {
+            self.spawn_job(Job::Recopy, recopier(Rc::clone(self)));
         }
     }
 
@@ -123,7 +120,7 @@ impl Core {
 }
 
 /// Copies clean data and writes roots, until no set is short of copies, or another member is lost.
-async fn recopier(core: &Rc<Core>) {
+async fn recopier(core: Rc<Core>) {
     let mut next_root = 0;
     while core.is_recopy_due() {
         let is_all = core.copy_clean_sets().await;

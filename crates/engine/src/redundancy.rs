@@ -17,6 +17,7 @@ use crate::phase::Phase;
 use crate::planted::{self, Bug};
 use crate::text::plural;
 use crate::volume::VolumeState;
+use crate::work::Job;
 
 /// How often it is looked whether things have changed, while something is amiss.
 const LOOK_INTERVAL: u64 = SECOND;
@@ -194,18 +195,14 @@ impl Core {
             _ => {}
         }
         let goes_on = next != Redundancy::Whole && self.life.phase() < Phase::Settled;
-        if goes_on && !self.reviewing.replace(true) {
-            let core = Rc::clone(self);
-            self.spawn_background(async move {
-                reviewer(&core).await;
-                core.reviewing.set(false);
-            });
+        if goes_on {
+            self.spawn_job(Job::Review, reviewer(Rc::clone(self)));
         }
     }
 }
 
 /// Looks again from time to time until all is as it should be.
-async fn reviewer(core: &Rc<Core>) {
+async fn reviewer(core: Rc<Core>) {
     let is_over = || core.is_at_rest();
     while core.redundancy.get() != Redundancy::Whole && !is_over() {
         let timer = core.rt.sleep(LOOK_INTERVAL);

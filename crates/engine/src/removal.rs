@@ -20,8 +20,9 @@ use crate::ids::VolumeId;
 use crate::limits::REGION_BLOCKS;
 use crate::planted::{self, Bug};
 use crate::pool::Pool;
-use crate::volume::{InFlight, VolumeState};
+use crate::volume::VolumeState;
 use crate::wait::yield_once;
+use crate::work::InFlight;
 
 /// Keeps a volume from taking requests, unless it is gone in the end.
 struct Leaving<'a>(&'a VolumeState);

@@ -49,6 +49,7 @@ use crate::tuning::Tuning;
 use crate::wait::{TaskMutex, WaitQueue};
 use crate::wear::{Wear, wear_keeper};
 use crate::witness::Witness;
+use crate::work::Work;
 
 /// Opens a pool and recovers it. Volumes are attached afterwards.
 ///
@@ -438,10 +439,6 @@ fn new_core(
         lost_now: RefCell::default(),
         roots: Roots::default(),
         redundancy: Cell::default(),
-        reviewing: Cell::new(false),
-        rebuilding: Cell::new(false),
-        recopying: Cell::new(false),
-        emptying: Cell::new(false),
         emptied: Cell::new(false),
         departing: Cell::new(false),
         asked_before: Cell::new(0),
@@ -467,7 +464,6 @@ fn new_core(
         streams: RefCell::new(Reread::of_streams(pool_blocks)),
         ram: RefCell::default(),
         wear: Wear::default(),
-        raising: Cell::new(false),
         resizing: TaskMutex::default(),
         index_memory_max: Cell::new(index_memory_max),
         index_claims: IndexClaims::default(),
@@ -488,11 +484,8 @@ fn new_core(
         latched: Cell::new(false),
         doubtful: RefCell::default(),
         life: Life::default(),
-        housekeepers: Count::default(),
-        background: Count::default(),
+        work: Work::default(),
         minute_of_day: Cell::new(None),
-        requests: Count::default(),
-        tasks: Count::default(),
         quiet: WaitQueue::default(),
         room: WaitQueue::default(),
         housekeeping: WaitQueue::default(),

@@ -50,7 +50,7 @@ impl Pool {
             let closed = self.close().await;
             let ended = core.abandon().await;
             // What a client still has under way would reach an origin behind whoever has the pool next.
-            if ended.is_ok() && core.requests.is_zero() {
+            if ended.is_ok() && !core.work.has_requests() {
                 core.release().await;
             } else {
                 core.gate.shut();
@@ -68,7 +68,7 @@ impl Pool {
         core.room.wake_all();
         core.throttle.wake();
         // Until the last request has found room, destaging and housekeeping go on.
-        core.unless_stuck(|| core.requests.is_zero() || core.latched.get()).await?;
+        core.unless_stuck(|| !core.work.has_requests() || core.latched.get()).await?;
         core.check_latch()?;
         core.keep_hot_frames().await?;
         for stream in Stream::DIRTY {
@@ -77,7 +77,7 @@ impl Pool {
         core.life.transition(Phase::Settled);
         core.housekeeping.wake_all();
         core.room.wake_all();
-        core.unless_stuck(|| core.background.is_zero() || core.latched.get()).await?;
+        core.unless_stuck(|| !core.work.has_background() || core.latched.get()).await?;
         core.leave_origins().await?;
         let clean = [Stream::Probation, Stream::Main, Stream::Facts];
         let streams: Vec<Stream> = Stream::DIRTY.into_iter().chain(clean).collect();
@@ -88,7 +88,7 @@ impl Pool {
         // What is made free beside the last images would have the next start write new ones.
         core.sets.borrow_mut().keep_free(Some(FREE_AT_STOP));
         core.housekeeping.wake_all();
-        core.quiet.until(|| core.housekeepers.is_zero() || core.latched.get()).await;
+        core.quiet.until(|| !core.work.has_housekeepers() || core.latched.get()).await;
         for stream in streams {
             core.until_idle(stream).await?;
             core.close_stream(stream).await;
@@ -110,7 +110,7 @@ impl Core {
         self.stop_writing();
         self.lease.wake();
         self.journal.wake();
-        self.unless_stuck(|| self.tasks.is_zero()).await
+        self.unless_stuck(|| !self.work.has_tasks()).await
     }
 
     /// Has origins flushed, notes what that has proven, and what they look like from now on.

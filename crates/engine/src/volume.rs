@@ -36,6 +36,7 @@ use crate::status::Extent;
 use crate::throttle::Flow;
 use crate::tuning::Tuning;
 use crate::wait::{TaskMutex, yield_once};
+use crate::work::InFlight;
 
 /// A volume whose origin is attached.
 pub(crate) struct VolumeState {
@@ -135,27 +136,6 @@ pub struct Volume {
     pub(crate) heard: Heard,
     /// Its share of its volume's share.
     flow: Rc<Flow>,
-}
-
-/// Counts a request as under way.
-pub(crate) struct InFlight<'a>(&'a Core, &'a VolumeState);
-
-impl<'a> InFlight<'a> {
-    pub(crate) fn new(core: &'a Core, v: &'a VolumeState) -> Self {
-        core.requests.enter();
-        v.requests.enter();
-        Self(core, v)
-    }
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.0.requests.leave();
-        self.1.requests.leave();
-        if self.0.is_stopping() || self.1.leaving.get() {
-            self.0.quiet.wake_all();
-        }
-    }
 }
 
 /// A part of a request that lies in one shard, or in the uncached tail.

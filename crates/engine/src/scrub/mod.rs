@@ -51,6 +51,7 @@ use crate::pool::Pool;
 use crate::segment::{Set, SetState};
 use crate::text::plural;
 use crate::walk::Run;
+use crate::work::Job;
 
 /// How often it is looked whether there is something to do, or whether it may go on.
 const LOOK_INTERVAL: Nanos = SECOND;
@@ -258,7 +259,7 @@ impl Core {
         if self.has_to_go_on() {
             return "a cache device to be left behind";
         }
-        if self.rebuilding.get() || self.raising.get() {
+        if self.work.is_at(Job::Rebuild) || self.work.is_at(Job::Raise) {
             return "dirty data to get its copies";
         }
         ""
