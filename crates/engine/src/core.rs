@@ -34,7 +34,7 @@ use crate::phase::Life;
 use crate::planted::{self, Bug};
 use crate::policy::{Policy, Reread, Touches};
 use crate::ram::Ram;
-use crate::redundancy::Redundancy;
+use crate::redundancy::Protection;
 use crate::roots::Roots;
 use crate::scrub::Scrub;
 use crate::segment::{Set, SetTable};
@@ -102,8 +102,7 @@ pub(crate) struct Core {
     /// What has been noted and not told yet, in blocks per volume.
     pub lost_now: RefCell<BTreeMap<VolumeId, u64>>,
     pub roots: Roots,
-    /// How the copies of what origins lack are, as of the last look.
-    pub redundancy: Cell<Redundancy>,
+    pub redundancy: Protection,
     /// Whether nothing is left on the member that is to leave.
     pub emptied: Cell<bool>,
     /// Set while the epoch without that member is being written.

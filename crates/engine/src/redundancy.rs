@@ -6,6 +6,7 @@
 //! * As long as anything is owed then, nothing new is populated: what is left of the SSDs has to bring it home. Once
 //!   nothing is, clean data comes in again if there are members for its copies.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::runtime::SECOND;
@@ -89,6 +90,26 @@ impl Redundancy {
     }
 }
 
+/// How the copies of what origins lack are, as of the last look.
+#[derive(Default)]
+pub(crate) struct Protection(Cell<Redundancy>);
+
+impl Protection {
+    pub(crate) fn get(&self) -> Redundancy {
+        self.0.get()
+    }
+
+    /// Moves on in the diagram of [`Redundancy`].
+    ///
+    /// # Panics
+    /// If the diagram has no such arrow.
+    fn transition(&self, next: Redundancy) {
+        let now = self.get();
+        assert!(now.may_become(next), "{now:?} to {next:?}");
+        self.0.set(next);
+    }
+}
+
 impl Core {
     /// Whether fewer members are left than dirty data has copies.
     pub(crate) fn is_short(&self) -> bool {
@@ -153,16 +174,6 @@ impl Core {
         }
     }
 
-    /// Moves on in the diagram of [`Redundancy`].
-    ///
-    /// # Panics
-    /// If the diagram has no such arrow.
-    fn transition(&self, next: Redundancy) {
-        let now = self.redundancy.get();
-        assert!(now.may_become(next), "{now:?} to {next:?}");
-        self.redundancy.set(next);
-    }
-
     /// Follows what has changed.
     pub(crate) fn review_redundancy(self: &Rc<Self>) {
         let now = self.redundancy.get();
@@ -175,7 +186,7 @@ impl Core {
         if now == next {
             return;
         }
-        self.transition(next);
+        self.redundancy.transition(next);
         match next {
             Redundancy::Protected if now == Redundancy::Protecting => {
                 planted::seen("protection: clean");

@@ -37,6 +37,7 @@ use crate::planted::{self, Bug};
 use crate::policy::{Reread, S3Fifo, S3FifoConfig};
 use crate::pool::Pool;
 use crate::recovery::RecoveryReport;
+use crate::redundancy::Protection;
 use crate::roots::Roots;
 use crate::scrub::{Scrub, healer, scrubber};
 use crate::segment::SetTable;
@@ -438,7 +439,7 @@ fn new_core(
         marking: Cell::new(false),
         lost_now: RefCell::default(),
         roots: Roots::default(),
-        redundancy: Cell::default(),
+        redundancy: Protection::default(),
         emptied: Cell::new(false),
         departing: Cell::new(false),
         asked_before: Cell::new(0),
