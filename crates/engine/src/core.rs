@@ -17,6 +17,7 @@ use crate::client::Elsewhere;
 use crate::count::Count;
 use crate::counters::{Counters, Latency};
 use crate::deadline::Deadline;
+use crate::departure::Leave;
 use crate::destage::Owed;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind, Subject};
@@ -103,10 +104,7 @@ pub(crate) struct Core {
     pub lost_now: RefCell<BTreeMap<VolumeId, u64>>,
     pub roots: Roots,
     pub redundancy: Protection,
-    /// Whether nothing is left on the member that is to leave.
-    pub emptied: Cell<bool>,
-    /// Set while the epoch without that member is being written.
-    pub departing: Cell<bool>,
+    pub leave: Leave,
     /// Requests of clients when a move in the background looked last.
     pub asked_before: Cell<u64>,
     /// Watches whether the cache devices answer.

@@ -13,6 +13,7 @@
 //! * If a member fails meanwhile, this one stays, at that very instant: the copies that dirty data is to
 //!   have may need it.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_device::runtime::MILLISECOND;
@@ -39,6 +40,56 @@ const LOOK_INTERVAL: u64 = 50 * MILLISECOND;
 /// bound of dirty data in a pool in use ([`crate::Tuning`]), so that writers are not held back longer
 /// than they would be anyway.
 const DIRTY_PERCENT_MAX: u64 = 60;
+
+/// How far it is with the member that is on its way out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// Something may be left on it; or there is none.
+    #[default]
+    Filled,
+    /// Nothing is.
+    Empty,
+    /// The epoch without it is being written: it cannot stay, even if another one fails.
+    Parting,
+}
+
+/// The stage that a pool's member on its way out has come to.
+#[derive(Default)]
+pub(crate) struct Leave(Cell<Stage>);
+
+impl Leave {
+    /// A member has been asked to go, perhaps once more.
+    fn begin(&self) {
+        self.0.set(Stage::Filled);
+    }
+
+    fn note_empty(&self) {
+        if self.0.get() == Stage::Filled {
+            self.0.set(Stage::Empty);
+        }
+    }
+
+    /// Whether nothing is left on it.
+    fn is_empty(&self) -> bool {
+        self.0.get() != Stage::Filled
+    }
+
+    /// It goes now. Who gives up before [`Leave::end_parting`] leaves it so: the epoch without it may have begun.
+    fn part(&self) {
+        self.0.set(Stage::Parting);
+    }
+
+    fn end_parting(&self) {
+        if self.is_parting() {
+            self.0.set(Stage::Empty);
+        }
+    }
+
+    /// Whether it cannot stay any more.
+    pub(crate) fn is_parting(&self) -> bool {
+        self.0.get() == Stage::Parting
+    }
+}
 
 /// A member on its way out. Dropped before [`Departure::end`] has ended, the member stays.
 pub struct Departure {
@@ -99,7 +150,7 @@ impl Pool {
         let index = core.may_depart(id, None)?;
         core.members[index].transition(Standing::Leaving);
         core.sets.borrow_mut().set_leaving(Some(index));
-        core.emptied.set(false);
+        core.leave.begin();
         core.spawn_job(Job::Empty, emptier(Rc::clone(core)));
         core.housekeeping.wake_all();
         Ok(Departure { core: Rc::clone(core), index })
@@ -116,7 +167,7 @@ impl Departure {
         Box::pin(async move {
             let core = &self.core;
             let over = || core.check_leaving(self.index).is_err();
-            core.housekeeping.until(|| core.emptied.get() || over()).await;
+            core.housekeeping.until(|| core.leave.is_empty() || over()).await;
             core.check_leaving(self.index)
         })
     }
@@ -254,7 +305,7 @@ impl Core {
 
     /// Lets a member that is on its way out stay.
     pub(crate) fn keep_member(&self, index: usize) {
-        if self.members[index].is_leaving() && !self.departing.get() {
+        if self.members[index].is_leaving() && !self.leave.is_parting() {
             self.members[index].transition(Standing::Serving);
             self.sets.borrow_mut().set_leaving(None);
             self.room.wake_all();
@@ -330,15 +381,15 @@ impl Core {
                 let what = format!("cache device {} is in use again", member.id);
                 return Err(Error::new(ErrorKind::Refused, what).hint("remove it again"));
             }
-            // From here on it cannot stay, even if another one fails: nothing new must come to it.
-            self.departing.set(true);
+            // Nothing new must come to it from here on.
+            self.leave.part();
             let without = self.write_superblocks(|superblock| {
                 superblock.epoch += 1;
                 superblock.whole_since = 0;
                 superblock.retire(|record| record.device == member.id);
             });
             let written = without.await;
-            self.departing.set(false);
+            self.leave.end_parting();
             written?;
             if !member.is_leaving() {
                 // It has failed at the last moment, and was left behind by the same update.
@@ -403,7 +454,7 @@ pub(crate) async fn erase_superblock(device: &dyn BlockDevice) -> std::result::R
 /// Empties members on their way out, until none is.
 async fn emptier(core: Rc<Core>) {
     while let Some(index) = core.leaving() {
-        if core.emptied.get() {
+        if core.leave.is_empty() {
             core.housekeeping.until(|| core.leaving().is_none()).await;
             continue;
         }
@@ -414,7 +465,7 @@ async fn emptier(core: Rc<Core>) {
         }
         let is_empty = core.sets.borrow().on(index).next().is_none();
         if is_empty || early {
-            core.emptied.set(true);
+            core.leave.note_empty();
             core.housekeeping.wake_all();
             continue;
         }

@@ -124,7 +124,7 @@ impl Core {
     /// Whether no other member would be left if this one, which serves, failed now.
     pub(crate) fn is_last(&self, index: usize) -> bool {
         // The epoch without one that departs is being written, and it is empty.
-        let departs = |member: &Member| self.departing.get() && member.is_leaving();
+        let departs = |member: &Member| self.leave.is_parting() && member.is_leaving();
         self.serving().all(|(other, member)| other == index || departs(member))
     }
 

@@ -20,6 +20,7 @@ use crate::core::{Core, ShardState};
 use crate::count::Count;
 use crate::counters::{Counters, Latency};
 use crate::deadline::Deadline;
+use crate::departure::Leave;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind, Subject};
 use crate::failure::{Standing, guardian};
@@ -440,8 +441,7 @@ fn new_core(
         lost_now: RefCell::default(),
         roots: Roots::default(),
         redundancy: Protection::default(),
-        emptied: Cell::new(false),
-        departing: Cell::new(false),
+        leave: Leave::default(),
         asked_before: Cell::new(0),
         deadline: Rc::clone(deadline),
         gate: deadline.gate(),
