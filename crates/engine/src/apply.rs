@@ -232,7 +232,7 @@ impl Core {
                 *count -= u64::from(old.count);
             }
             if old.state == State::Lost && sets.accounting {
-                *self.lost.borrow_mut().entry(volume).or_default() -= u64::from(old.count);
+                self.lost.sub(volume, old.count);
             }
             if old.state.needs_destage()
                 && sets.accounting
@@ -289,7 +289,7 @@ impl Core {
             owed.entry(key).or_insert_with(|| self.fresh()).blocks += mapping.count;
         }
         if mapping.state == State::Lost {
-            *self.lost.borrow_mut().entry(volume).or_default() += u64::from(mapping.count);
+            self.lost.add(volume, mapping.count);
         }
         if is_written(mapping.state) {
             *self.written.borrow_mut().entry(volume).or_default() += u64::from(mapping.count);

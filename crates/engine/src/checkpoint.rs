@@ -21,6 +21,7 @@ use crate::format::{
 };
 use crate::ids::{BLOCK_BYTES, Location, Sequence, VolumeId};
 use crate::log::{Pending, append_error, new_entry};
+use crate::marks::Loss;
 use crate::planted::{self, Bug};
 use crate::wait::{all_of, yield_once};
 
@@ -41,10 +42,10 @@ impl Core {
     pub(crate) async fn lap(self: &Rc<Self>, clean_stop: bool) -> Result<()> {
         let _held = self.lap_lock.lock().await;
         loop {
-            let loss = self.losses.get();
+            let loss = self.losses.last();
             let written = self.write_lap(clean_stop).await;
             // What it had imaged may be lost since.
-            let again = loss != self.losses.get() && !self.latched.get();
+            let again = self.losses.any_since(loss) && !self.latched.get();
             match written {
                 Ok(false) => {}
                 Err(_) if again => {}
@@ -57,7 +58,7 @@ impl Core {
     /// See [`Core::lap`]; false if a member was lost on the way and the root counts for nothing.
     async fn write_lap(self: &Rc<Self>, clean_stop: bool) -> Result<bool> {
         self.settle_members().await?;
-        let loss = self.losses.get();
+        let loss = self.losses.last();
         // Members that fail from here on may take with them what the images name.
         let epoch = self.roots.swept_epoch();
         self.log.bytes_since_lap.set(0);
@@ -124,7 +125,7 @@ impl Core {
     ///
     /// # Errors
     /// If the pool has latched, or more was lost than `loss` counts: what is left of them is not written then.
-    pub(crate) async fn write_images(&self, loss: u64) -> Result<Vec<ImageRef>> {
+    pub(crate) async fn write_images(&self, loss: Loss) -> Result<Vec<ImageRef>> {
         let mut images = Vec::with_capacity(self.shards.len());
         while images.len() < self.shards.len() {
             let first = images.len();
@@ -147,12 +148,12 @@ impl Core {
         &self,
         shard: usize,
         (chunks, watermark): (Vec<Vec<u8>>, Sequence),
-        loss: u64,
+        loss: Loss,
     ) -> Result<ImageRef> {
         let mut image = ImageRef { location: Location(0), sequence: Sequence(0), watermark };
         let mut previous = None;
         for chunk in chunks {
-            if loss != self.losses.get() {
+            if self.losses.any_since(loss) {
                 return Err(append_error("writing an image", IoErrorKind::Other.into()));
             }
             let entry = Entry {
@@ -203,13 +204,13 @@ impl Core {
     /// Puts a root into slot 0, flushes, into slot 1, flushes. Slot 1 is durable before (recovery has
     /// seen to that), so a slot 0 that is torn leaves it. False, and it counts for nothing, if members
     /// were lost since `loss`.
-    pub(crate) async fn store_root(&self, root: &Root, loss: u64) -> Result<bool> {
+    pub(crate) async fn store_root(&self, root: &Root, loss: Loss) -> Result<bool> {
         let root_bytes = self.superblock.borrow().root_bytes;
         let data = Buf::copy_of(&root.encode()).freeze();
         for slot in 0..2 {
             let at = root_offset(root_bytes, slot);
             let held = self.roots.lock().await;
-            if loss != self.losses.get() {
+            if self.losses.any_since(loss) {
                 planted::seen("root given up with a member");
                 return Ok(false);
             }
@@ -228,7 +229,7 @@ impl Core {
             drop(held);
             self.settle_members().await?;
         }
-        if loss != self.losses.get() {
+        if self.losses.any_since(loss) {
             return Ok(false);
         }
         self.roots.note_durable(root.epoch);

@@ -19,6 +19,7 @@ use crate::counters::{Counters, Latency};
 use crate::deadline::Deadline;
 use crate::departure::Leave;
 use crate::destage::Owed;
+use crate::doubt::Doubts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind, Subject};
 use crate::format::{Superblock, VolumeRecord};
@@ -29,6 +30,8 @@ use crate::lease::Lease;
 use crate::limits::STRIPE_BYTES;
 use crate::lock::RangeLocks;
 use crate::log::Log;
+use crate::lost::Lost;
+use crate::marks::Losses;
 use crate::member::{Member, Members};
 use crate::memory::IndexClaims;
 use crate::phase::Life;
@@ -70,23 +73,6 @@ const EVENTS_MAX: usize = 256;
 /// first one, and the others would push it out of every list.
 const EVENT_RECURRENCE: Nanos = 600 * SECOND;
 
-/// Blocks of a failed append.
-pub(crate) struct Doubtful {
-    pub volume: VolumeId,
-    pub block: u64,
-    pub count: u32,
-    /// Whether the record would have given them other content.
-    pub supersedes: bool,
-}
-
-impl Doubtful {
-    fn overlaps(&self, volume: VolumeId, block: u64, count: u32) -> bool {
-        self.volume == volume
-            && self.block < block + u64::from(count)
-            && block < self.block + u64::from(self.count)
-    }
-}
-
 /// A running pool.
 pub(crate) struct Core {
     pub rt: Rc<dyn Runtime>,
@@ -95,13 +81,7 @@ pub(crate) struct Core {
     pub members: Members,
     /// Woken when a member fails, when an epoch has begun, and when a root speaks for it.
     pub epoch_begun: WaitQueue,
-    /// Counts the members that may have taken the only copy of something with them: what was on its way
-    /// into the log by then is handed back.
-    pub losses: Cell<u64>,
-    /// Whether that is being noted: but for images, nothing is appended.
-    pub marking: Cell<bool>,
-    /// What has been noted and not told yet, in blocks per volume.
-    pub lost_now: RefCell<BTreeMap<VolumeId, u64>>,
+    pub losses: Losses,
     pub roots: Roots,
     pub redundancy: Protection,
     pub leave: Leave,
@@ -127,10 +107,7 @@ pub(crate) struct Core {
     pub owed: RefCell<BTreeMap<(VolumeId, u64), Owed>>,
     /// Blocks per volume that are destaged but not yet known to be durable on the origin.
     pub written: RefCell<BTreeMap<VolumeId, u64>>,
-    /// How many are noting what is good in no copy as lost.
-    pub losing: Count,
-    /// Blocks per volume that are lost.
-    pub lost: RefCell<BTreeMap<VolumeId, u64>>,
+    pub lost: Lost,
     pub policy: RefCell<Box<dyn Policy>>,
     /// Accesses to cache blocks of volumes that want more than one of them.
     pub touches: RefCell<Touches>,
@@ -160,8 +137,7 @@ pub(crate) struct Core {
     pub origin_read_latency: Latency,
     pub write_latency: Latency,
     pub latched: Cell<bool>,
-    /// Ranges whose append failed: the next start may or may not find the record.
-    pub doubtful: RefCell<Vec<Doubtful>>,
+    pub doubts: Doubts,
     pub life: Life,
     pub work: Work,
     /// Woken when a request or a background task ends.
@@ -248,18 +224,6 @@ impl Core {
         self.throttle.wake();
         self.quiet.wake_all();
         self.epoch_begun.wake_all();
-    }
-
-    /// Whether a failed append left it open which version of these blocks a restart will find.
-    /// Until then neither is served.
-    pub(crate) fn is_doubtful(&self, volume: VolumeId, block: u64, count: u32) -> bool {
-        let doubtful = self.doubtful.borrow();
-        doubtful.iter().any(|range| range.supersedes && range.overlaps(volume, block, count))
-    }
-
-    /// Whether a restart may find a record of these blocks whose append failed.
-    pub(crate) fn may_be_found(&self, volume: VolumeId, block: u64, count: u32) -> bool {
-        self.doubtful.borrow().iter().any(|range| range.overlaps(volume, block, count))
     }
 
     /// Notes an event of the pool.

@@ -53,7 +53,7 @@ impl Core {
         mapped
             || dropped
             || shard.locks.is_populating(v.id, first, u64::from(count))
-            || self.may_be_found(v.id, first, count)
+            || self.doubts.has_record_of(v.id, first, count)
     }
 
     fn owes(&self, v: &VolumeState, first: u64, count: u32) -> bool {

@@ -140,7 +140,7 @@ impl Core {
         self.keep_members();
         // Nothing that it answers from now on is believed: what it reads may be what a flush has lost.
         self.give_up(index, error.kind);
-        if self.marking.get() {
+        if self.losses.is_marking() {
             self.note_loss();
         }
         self.log.wake_all();

@@ -20,7 +20,7 @@ use std::rc::Rc;
 use forebay_device::{Completer, Data, Io, IoError, IoErrorKind, io};
 
 use crate::apply::RecordPlace;
-use crate::core::{Core, Doubtful};
+use crate::core::Core;
 use crate::count::Count;
 use crate::counters::add;
 use crate::error::{Error, Result};
@@ -400,7 +400,7 @@ impl Core {
         };
         // No root makes room while what is lost is being noted.
         let is_barren = || {
-            let marks = self.marking.get() && stream == Stream::Metadata;
+            let marks = self.losses.is_marking() && stream == Stream::Metadata;
             marks && !self.sets.borrow().can_be_had(self.stream_copies(stream))
         };
         let mut segments = allocate();
@@ -486,8 +486,7 @@ impl Core {
         let Entry { kind, volume, block, count, .. } = item.entry;
         // What only members held that are gone is never found.
         if item.written && result.is_err() && self.latched.get() && kind.names_blocks() {
-            let supersedes = kind.supersedes();
-            self.doubtful.borrow_mut().push(Doubtful { volume, block, count, supersedes });
+            self.doubts.note(volume, block, count, kind.supersedes());
         }
         item.completer.done(result);
     }
@@ -525,7 +524,7 @@ impl Core {
             add(&self.counters.ssd_header_bytes, bytes);
         }
         let mut result = self.await_writes(&set, writes, loss).await;
-        let is_void = || loss != self.losses.get() && !self.latched.get();
+        let is_void = || self.losses.any_since(loss) && !self.latched.get();
         if header {
             set.header_done.set(result.is_ok());
             self.log.progress.wake_all();

@@ -13,11 +13,10 @@ use std::rc::Rc;
 
 use forebay_device::runtime::MILLISECOND;
 
-use crate::core::{Core, ShardState};
+use crate::core::Core;
 use crate::event::EventKind;
 use crate::format::{MemberState, State, Stream};
-use crate::ids::{DeviceId, SECTORS_ALL, SegmentId, VolumeId};
-use crate::index::Mapping;
+use crate::ids::{DeviceId, SegmentId};
 use crate::membership::Trust;
 use crate::planted::{self, Bug};
 use crate::recovery::{RecoveryReport, mappings};
@@ -89,21 +88,6 @@ impl Core {
             );
             self.event(EventKind::BlocksLost, what);
         }
-    }
-
-    pub(crate) fn lose(&self, volume: VolumeId, m: Mapping) {
-        self.map_insert(
-            volume,
-            Mapping { state: State::Lost, distance: 0, sectors: SECTORS_ALL, ..m },
-        );
-    }
-
-    /// Whether some of a volume is lost. Its origin has older data then, and must not be taken for
-    /// the volume as long as nobody has overwritten it.
-    pub(crate) fn has_lost(&self, volume: VolumeId) -> bool {
-        let is_lost = |state| state == State::Lost;
-        let of = |shard: &ShardState| shard.index.borrow().next_matching(volume, 0, is_lost);
-        self.shards.iter().any(|shard| of(shard).is_some())
     }
 
     /// Copies that what is owed in a set should have, also in one of clean data: what was moved

@@ -12,6 +12,7 @@
 //! * If another member fails meanwhile, all of it is done once more. Where superblocks name the first root
 //!   by then, slot 1 has that one before the second is written over it.
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -30,18 +31,65 @@ use crate::recovery::mappings;
 use crate::text::bytes;
 use crate::wait::{TaskGuard, yield_once};
 
+/// A member that may have taken the only copy of something with it, by its number in their order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Loss(u64);
+
+/// What members take with them that fail in use.
+///
+/// While that is being noted, nothing but images is appended. What has been noted is told of once it is durable.
+#[derive(Default)]
+pub(crate) struct Losses {
+    last: Cell<Loss>,
+    marking: Cell<bool>,
+    /// Blocks per volume that are noted and not told of yet.
+    untold: RefCell<BTreeMap<VolumeId, u64>>,
+}
+
+impl Losses {
+    /// The newest one.
+    pub(crate) fn last(&self) -> Loss {
+        self.last.get()
+    }
+
+    /// Whether there are newer ones than this: what was on its way into the log by then is handed back, and what is
+    /// written for a root counts for nothing.
+    pub(crate) fn any_since(&self, loss: Loss) -> bool {
+        self.last() != loss
+    }
+
+    /// Whether what is lost is being noted.
+    pub(crate) fn is_marking(&self) -> bool {
+        self.marking.get()
+    }
+
+    fn add(&self) {
+        self.last.set(Loss(self.last().0 + 1));
+    }
+
+    fn note(&self, volume: VolumeId, count: u32) {
+        *self.untold.borrow_mut().entry(volume).or_default() += u64::from(count);
+    }
+
+    /// What is noted is durable; what is to be told of.
+    fn end_marking(&self) -> BTreeMap<VolumeId, u64> {
+        self.marking.set(false);
+        self.untold.take()
+    }
+}
+
 /// The root that notes what is lost, durable in slot 0 of all members that serve.
 pub(crate) struct Marks<'a> {
     pub root: Root,
-    /// The loss that it is about.
-    loss: u64,
+    /// The last one that it is about.
+    loss: Loss,
     _roots: TaskGuard<'a>,
 }
 
 impl Marks<'_> {
     /// Whether it says all that is lost until now, for this epoch.
     pub(crate) fn is_of(&self, core: &Core, epoch: u64) -> bool {
-        self.loss == core.losses.get() && self.root.epoch == epoch
+        !core.losses.any_since(self.loss) && self.root.epoch == epoch
     }
 }
 
@@ -64,7 +112,7 @@ impl Core {
     /// Has everything on its way into the log handed back: a member is gone that may have the only copy
     /// of something.
     pub(crate) fn note_loss(&self) {
-        self.losses.set(self.losses.get() + 1);
+        self.losses.add();
         self.log.wake_all();
         self.room.wake_all();
         self.epoch_begun.wake_all();
@@ -79,7 +127,7 @@ impl Core {
         before: Option<Marks<'a>>,
         epoch: u64,
     ) -> Result<Marks<'a>> {
-        if !self.marking.replace(true) {
+        if !self.losses.marking.replace(true) {
             self.note_loss();
         }
         let roots = match before {
@@ -87,13 +135,13 @@ impl Core {
             None => self.roots.lock().await,
         };
         loop {
-            let loss = self.losses.get();
+            let loss = self.losses.last();
             self.until_handed_back().await?;
             self.give_up_images();
             self.lose_strays().await;
             let images = match self.write_images(loss).await {
                 Ok(images) => images,
-                Err(_) if loss != self.losses.get() => continue,
+                Err(_) if self.losses.any_since(loss) => continue,
                 Err(error) => {
                     self.latch(&error.what, IoErrorKind::Other.into());
                     return Err(error);
@@ -102,7 +150,7 @@ impl Core {
             self.flush_each("what is left on").await?;
             let root = Root { marks: true, ..self.next_root(images, epoch, false) };
             self.write_marks(&root, 0).await?;
-            if loss == self.losses.get() {
+            if !self.losses.any_since(loss) {
                 planted::seen("losses marked");
                 return Ok(Marks { root, loss, _roots: roots });
             }
@@ -153,8 +201,7 @@ impl Core {
         }
         self.ram.borrow_mut().void(volume, m.block, m.count.into());
         self.lose(volume, m);
-        let mut lost = self.lost_now.borrow_mut();
-        *lost.entry(volume).or_default() += u64::from(m.count);
+        self.losses.note(volume, m.count);
     }
 
     /// Writes the root that notes what is lost to a slot of all members that serve, durably.
@@ -182,8 +229,7 @@ impl Core {
             self.roots.note_swept(marks.root.epoch);
             self.roots.note_durable(marks.root.epoch);
         }
-        self.marking.set(false);
-        let lost = std::mem::take(&mut *self.lost_now.borrow_mut());
+        let lost = self.losses.end_marking();
         self.tell_flushes(&lost);
         if !lost.is_empty() {
             self.event(EventKind::BlocksLost, self.loss_note(&lost));
@@ -231,20 +277,6 @@ impl Core {
     pub(crate) fn is_stray_at(&self, location: Location) -> bool {
         let (set, _) = self.sets.borrow().split(location);
         self.is_stray(set)
-    }
-
-    /// Whether a block is lost.
-    pub(crate) fn is_lost(&self, volume: VolumeId, block: u64) -> bool {
-        let mut lost = false;
-        self.shard(volume, block).index.borrow().lookup(volume, block, 1, |m| {
-            lost = m.state == State::Lost;
-        });
-        lost
-    }
-
-    /// Blocks of a volume that are lost.
-    pub(crate) fn lost_blocks(&self, volume: VolumeId) -> u64 {
-        self.lost.borrow().get(&volume).copied().unwrap_or(0)
     }
 }
 

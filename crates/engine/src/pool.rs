@@ -163,7 +163,7 @@ impl Pool {
 
     /// Blocks of which no cache device has a good copy, and that origins lack: reads fail until they are overwritten.
     pub fn lost_blocks(&self) -> u64 {
-        self.core.lost.borrow().values().sum()
+        self.core.lost.all()
     }
 
     /// Bytes that origins lack and that have fewer copies than asked, since members were lost; and

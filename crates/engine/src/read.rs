@@ -99,7 +99,7 @@ impl Core {
     ) -> (Buf, Result<()>) {
         let (len, passing) = (buf.len() as u64, way.passes());
         let (first, count) = blocks_of(offset, len);
-        if self.latched.get() && self.is_doubtful(v.id, first, count) {
+        if self.latched.get() && self.doubts.has_version_of(v.id, first, count) {
             let what = format!("reading volume \"{}\" at {offset}: a write there failed", v.name);
             return (buf, Err(Error::new(ErrorKind::Io, what)));
         }

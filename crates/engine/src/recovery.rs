@@ -142,7 +142,7 @@ impl Core {
     async fn repeat_root(&self, root: Root) -> Result<()> {
         let generation = self.roots.next_generation();
         // A member that fails during a start latches the pool, so no loss comes between.
-        self.store_root(&Root { generation, ..root }, self.losses.get()).await.map(drop)
+        self.store_root(&Root { generation, ..root }, self.losses.last()).await.map(drop)
     }
 
     /// Makes the root that a clean stop has left that of this start.

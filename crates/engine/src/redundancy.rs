@@ -190,8 +190,7 @@ impl Core {
         match next {
             Redundancy::Protected if now == Redundancy::Protecting => {
                 planted::seen("protection: clean");
-                let has_lost = self.lost.borrow().values().any(|blocks| *blocks > 0);
-                let what = if has_lost { "what is left" } else { "all of its data" };
+                let what = if self.lost.all() > 0 { "what is left" } else { "all of its data" };
                 self.event(
                     EventKind::ProtectedClean,
                     format!(

@@ -21,6 +21,7 @@ use crate::count::Count;
 use crate::counters::{Counters, Latency};
 use crate::deadline::Deadline;
 use crate::departure::Leave;
+use crate::doubt::Doubts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Event, EventKind, Subject};
 use crate::failure::{Standing, guardian};
@@ -30,6 +31,8 @@ use crate::journal::Journal;
 use crate::lease::Lease;
 use crate::limits::RECORD_BYTES_MAX;
 use crate::log::Log;
+use crate::lost::Lost;
+use crate::marks::Losses;
 use crate::member::Member;
 use crate::membership::{OpenOptions, Opened, Opening, assess};
 use crate::memory::IndexClaims;
@@ -436,9 +439,7 @@ fn new_core(
         tuning,
         members,
         epoch_begun: WaitQueue::default(),
-        losses: Cell::new(0),
-        marking: Cell::new(false),
-        lost_now: RefCell::default(),
+        losses: Losses::default(),
         roots: Roots::default(),
         redundancy: Protection::default(),
         leave: Leave::default(),
@@ -457,8 +458,7 @@ fn new_core(
         volumes: RefCell::default(),
         owed: RefCell::new(BTreeMap::new()),
         written: RefCell::default(),
-        losing: Count::default(),
-        lost: RefCell::default(),
+        lost: Lost::default(),
         policy: RefCell::new(Box::new(policy)),
         touches: RefCell::default(),
         reread: RefCell::new(Reread::of_first_reads(pool_blocks)),
@@ -483,7 +483,7 @@ fn new_core(
         origin_read_latency: Latency::default(),
         write_latency: Latency::default(),
         latched: Cell::new(false),
-        doubtful: RefCell::default(),
+        doubts: Doubts::default(),
         life: Life::default(),
         work: Work::default(),
         minute_of_day: Cell::new(None),

@@ -101,9 +101,9 @@ impl Core {
             self.rt.sleep(OVERWRITTEN_REST).await.result.ok();
             return Ok(true);
         }
-        let losing = self.losing.guard();
+        let noting = self.lost.noting();
         let noted = self.drop_or_lose(volume, &damaged).await;
-        drop(losing);
+        drop(noting);
         self.quiet.wake_all();
         noted.map(|()| true)
     }
@@ -378,11 +378,6 @@ impl Core {
         };
         let outcome = bytes.map(|bytes| buf.copy_from_slice(&bytes[within..within + len]));
         (buf, outcome)
-    }
-
-    /// Waits until what is lost is durably noted.
-    pub(crate) async fn until_losses_noted(&self) {
-        self.quiet.until(|| self.losing.is_zero() || self.latched.get()).await;
     }
 }
 

@@ -243,7 +243,7 @@ impl Volume {
 
     /// Blocks of which no cache device has a good copy, and that origins lack: reads fail until they are overwritten.
     pub fn lost_blocks(&self) -> u64 {
-        self.core.lost_blocks(self.state.id)
+        self.core.lost.of(self.state.id)
     }
 
     fn refuse_if_stopping(&self) -> Result<()> {

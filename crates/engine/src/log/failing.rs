@@ -12,6 +12,7 @@ use crate::core::Core;
 use crate::error::Result;
 use crate::format::{Entry, EntryKind, NO_DATA, State, Stream};
 use crate::ids::SegmentId;
+use crate::marks::Loss;
 use crate::planted::{self, Bug};
 
 impl Core {
@@ -44,12 +45,12 @@ impl Core {
         &self,
         set: &OpenSet,
         writes: Vec<(usize, Io)>,
-        loss: u64,
+        loss: Loss,
     ) -> std::result::Result<(), IoError> {
         self.await_members(writes).await;
         if self.is_failing() && !planted::is(Bug::EpochNotAwaited) {
-            let noting = || self.marking.get() && set.stream == Stream::Metadata;
-            let is_void = || loss != self.losses.get();
+            let noting = || self.losses.is_marking() && set.stream == Stream::Metadata;
+            let is_void = || self.losses.any_since(loss);
             let over = || !self.is_failing() || noting() || is_void() || self.latched.get();
             self.epoch_begun.until(over).await;
         }

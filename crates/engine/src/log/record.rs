@@ -15,6 +15,7 @@ use crate::format::{
 };
 use crate::ids::{BLOCK_BYTES, SegmentId, Sequence};
 use crate::limits::APART_BLOCKS_MIN;
+use crate::marks::Loss;
 use crate::planted::{self, Bug};
 
 /// Everything needed to write one record.
@@ -27,8 +28,8 @@ pub(super) struct Batch {
     pub parts: Vec<Data>,
     pub header: bool,
     pub pending: Vec<Pending>,
-    /// Value of `losses` when it was built.
-    pub loss: u64,
+    /// The newest loss when it was built.
+    pub loss: Loss,
 }
 
 impl Core {
@@ -80,9 +81,9 @@ impl Core {
             if count == 0 && log.queue.borrow().is_empty() {
                 return Ok(None);
             }
-            if count > 0 && self.marking.get() && log.stream != Stream::Metadata {
+            if count > 0 && self.losses.is_marking() && log.stream != Stream::Metadata {
                 // What is lost is noted as of an instant in which nothing is on its way.
-                self.epoch_begun.until(|| !self.marking.get() || self.latched.get()).await;
+                self.epoch_begun.until(|| !self.losses.is_marking() || self.latched.get()).await;
                 self.check_latch()?;
                 continue;
             }
@@ -179,7 +180,7 @@ impl Core {
         });
         let header = !set.header_written.replace(true);
         let parts = [buf.freeze()].into_iter().chain(apart).collect();
-        let loss = self.losses.get();
+        let loss = self.losses.last();
         Batch { set, index, place, sequence, parts, header, pending, loss }
     }
 

@@ -149,7 +149,7 @@ impl Core {
             return;
         }
         let first = offset.div_ceil(BLOCK_BYTES);
-        let any_lost = self.lost_blocks(v.id) > 0;
+        let any_lost = self.lost.of(v.id) > 0;
         for block in first..(offset + data.len() as u64) / BLOCK_BYTES {
             if any_lost && self.is_lost(v.id, block) {
                 continue;
