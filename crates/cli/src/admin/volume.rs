@@ -360,7 +360,13 @@ fn set_mode(daemon: &Daemon<'_>, volume: &VolumeName, mode: Mode) -> Result<()> 
             mode_name(mode.into())
         ))
     })?;
+    let set: One<Volume> = daemon.get(&at(volume))?;
     daemon.print(&job, |_| match mode {
+        _ if !set.item.effective_reason.is_empty() => tell(format_args!(
+            "volume \"{volume}\" is now {}, and {}",
+            mode_name(mode.into()),
+            set.item.effective_reason
+        )),
         Mode::Writeback => tell(format_args!("volume \"{volume}\" is written back")),
         Mode::Writeonly => tell(format_args!(
             "volume \"{volume}\" is written back, and reads that miss bring nothing into the cache"

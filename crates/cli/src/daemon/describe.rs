@@ -169,7 +169,8 @@ fn written_through(
             "written through until everything has all its copies again"
         }
         _ if is_clean_unwitnessed => {
-            "written through until the pool's witness, in `state_dir`, can be written"
+            "written through until the pool's witness, in `state_dir`, can be written: make room there, or mend its file \
+             system"
         }
         _ => "",
     }
@@ -183,6 +184,15 @@ fn effective(open: &Open, superblock: &Superblock, record: &VolumeRecord, mode: 
     match written_through(open.pool.redundancy(), is_agreed, is_clean_unwitnessed) {
         why if writes_back && !why.is_empty() => (Some(Mode::Writethrough), why.to_owned()),
         _ => (Some(mode), String::new()),
+    }
+}
+
+impl Open {
+    /// Why a volume with this mode would not be served so at present, and until when; empty if it would.
+    pub(super) fn held_from(&self, volume: &str, mode: Mode) -> String {
+        let superblock = self.pool.superblock();
+        let record = superblock.volumes.iter().find(|record| record.name == volume);
+        record.map_or_else(String::new, |record| effective(self, &superblock, record, mode).1)
     }
 }
 

@@ -597,6 +597,10 @@ impl Daemon {
         volume.check_mode(engine_mode(mode), agrees)?;
         let (was, is) = (self.describe_volume(name)?.mode, mode_name(mode));
         let mut steps = vec![format!("it is served as {is} instead of {}", mode_name(was))];
+        match open.held_from(name.volume.as_str(), mode) {
+            reason if reason.is_empty() => {}
+            reason => steps.push(format!("it is {reason}")),
+        }
         if !engine_mode(mode).writes_back() {
             self.refuse_displaced(name).await?;
             let origin = self.describe_volume(name)?.origin;

@@ -173,6 +173,9 @@ fn held(open: &Open) -> String {
     if !progress.delay().is_empty() {
         held = format!("{held} {}", progress.delay());
     }
+    if open.pool.is_unwitnessed() {
+        held = format!("{UNWITNESSED} {held}");
+    }
     match open.pool.lost_blocks() * BLOCK_BYTES {
         0 => {}
         bytes => held.push_str(&format!(
@@ -298,7 +301,7 @@ impl Daemon {
                 "{without}{clean}Another cache device is in the place of one that was lost.{how} {held}{risk}"
             ),
             0 if !troubled.is_empty() || is_amiss => format!("{without}{held}"),
-            0 if open.pool.is_unwitnessed() => format!("{UNWITNESSED} {held}{risk}"),
+            0 if open.pool.is_unwitnessed() => format!("{held}{risk}"),
             0 if !action.is_empty() => {
                 format!("It works, and there is something to do. {held}{risk}")
             }

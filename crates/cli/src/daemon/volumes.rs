@@ -650,7 +650,9 @@ impl Daemon {
         }
         volume.set_mode_agreed(engine_mode(body.mode), agrees).await?;
         let mode = mode_name(body.mode);
-        let what = format!("volume \"{name}\" is now {mode}");
+        let reason = open.held_from(name.volume.as_str(), body.mode);
+        let how = if reason.is_empty() { reason } else { format!(", and {reason}") };
+        let what = format!("volume \"{name}\" is now {mode}{how}");
         self.journal.note("volume-mode", name, what);
         let comes_home = !engine_mode(body.mode).writes_back();
         let owed = Rc::clone(&volume);

@@ -4,7 +4,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::daemon::{content, served, until};
+use crate::common::daemon::{Daemon, content, served, until, until_served};
 use crate::common::{Client, Dir, Server, create, forebay, have, run, serve, serve_at, stderr};
 use forebay_engine::format::{Superblock, checksum};
 
@@ -536,13 +536,54 @@ fn one_copy_that_is_agreed_to_for_the_pool_holds_for_its_volumes() {
     daemon.stop();
 }
 
+/// Keeps the witness of a pool from being written until the folder is removed.
+fn obstruct_witness(daemon: &Daemon) -> std::path::PathBuf {
+    let id = daemon.json(&["pool", "show", "fast"])["id"].as_str().unwrap().to_owned();
+    let obstacle = daemon.dir.path(&format!("state/pools/{id}/witness.new"));
+    std::fs::create_dir(&obstacle).unwrap();
+    obstacle
+}
+
+#[test]
+fn what_is_written_through_for_want_of_a_witness_is_not_said_to_be_written_back() {
+    let mut daemon = served("unwitnessed-mode");
+    daemon.tell(&["volume", "set", "fast/vm", "writethrough"]);
+    let obstacle = obstruct_witness(&daemon);
+    let until_when = "written through until the pool's witness, in `state_dir`, can be written: make room there";
+    for mode in ["writeback", "writeonly"] {
+        let output = daemon.ask(&["volume", "set", "fast/vm", mode]);
+        let said = stderr(&output);
+        assert!(output.status.success() && !said.contains("is written back"), "{said}");
+        assert!(said.contains(&format!("is now {mode}, and {until_when}")), "{said}");
+        for words in [&["volume", "show", "fast/vm"][..], &["events"]] {
+            let text = daemon.tell(words);
+            assert!(text.contains(until_when), "{text}");
+        }
+        let plan = daemon.tell(&["volume", "set", "fast/vm", mode, "--dry-run"]);
+        assert!(plan.contains(&format!("it is {until_when}")), "{plan}");
+    }
+    // Also where something else is wrong with the pool.
+    std::fs::remove_dir(&obstacle).unwrap();
+    until("it is well again", || daemon.json(&["pool", "show", "fast"])["health"] == "good");
+    daemon.stop();
+    std::fs::rename(daemon.dir.path("ssd-1"), daemon.dir.path("away")).unwrap();
+    daemon.start();
+    until_served(&daemon);
+    obstruct_witness(&daemon);
+    daemon.tell(&["volume", "set", "fast/vm", "writethrough"]);
+    let status = daemon.tell(&["status"]);
+    assert!(status.contains("It has gone on without 1 cache device."), "{status}");
+    assert!(status.contains("Its witness, in `state_dir`, cannot be written"), "{status}");
+    std::fs::remove_dir(&obstacle).unwrap();
+    until("it is told", || !daemon.tell(&["status"]).contains("Its witness"));
+    daemon.stop();
+}
+
 #[test]
 fn a_witness_that_cannot_be_written_is_no_good_health() {
     let mut daemon = served("unwitnessed");
-    let id = daemon.json(&["pool", "show", "fast"])["id"].as_str().unwrap().to_owned();
     daemon.tell(&["volume", "flush", "fast/vm"]);
-    let obstacle = daemon.dir.path(&format!("state/pools/{id}/witness.new"));
-    std::fs::create_dir(&obstacle).unwrap();
+    let obstacle = obstruct_witness(&daemon);
     let mut client = Client::connect(&daemon.dir.path("nbd"));
     client.write(0, &[7; 4096]).unwrap();
     until("it is told", || daemon.json(&["pool", "show", "fast"])["health"] == "degraded");

@@ -66,6 +66,8 @@ fn a_volume_that_is_written_through_for_want_of_ssds_says_so() {
     let text = daemon.tell(&["volume", "show", "fast/vm"]);
     assert!(text.contains("mode     writeback (written through until there are SSDs"), "{text}");
     assert!(daemon.tell(&["volume", "list"]).contains("writeback (through)"));
+    let said = stderr(&daemon.ask(&["volume", "set", "fast/vm", "writeback"]));
+    assert!(said.contains("is now writeback, and written through until there are SSDs"), "{said}");
     daemon.stop();
 }
 
