@@ -525,6 +525,9 @@ pub struct Volume {
     /// How fast what is dirty goes to the origin; `null` while nobody knows.
     #[serde(default)]
     pub destage: Option<Destaging>,
+    /// When its origin has what is dirty now, in words, as `safe_when` of the pool; empty if nothing is, or nobody knows.
+    #[serde(default)]
+    pub safe_when: String,
     /// For how many seconds the oldest dirty data has been, as far as this start knows; `null` if
     /// nothing is dirty, or nobody knows.
     #[serde(default)]

@@ -685,10 +685,7 @@ pub(super) fn print_pool(pool: &Pool) {
             fact("lost     ", text::bytes(usage.lost_bytes));
         }
         if usage.dirty_bytes > 0 {
-            let progress = super::volume::progress(&usage.destage);
-            let waits = usage.safe_in_s.is_none() && !usage.safe_when.is_empty();
-            let when = if waits { format!("; {}", usage.safe_when) } else { String::new() };
-            fact("destage  ", format_args!("{progress}{when}"));
+            fact("destage  ", super::volume::progress(&usage.destage, &usage.safe_when));
         }
         if usage.dirty_copies_next > 0 || usage.clean_copies > 1 {
             fact("copies   ", copies_line(usage));

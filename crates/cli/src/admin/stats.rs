@@ -48,7 +48,7 @@ struct Rates {
     throttled_writes: u64,
     throttle_delay_ns: u64,
     destage_bytes_per_s: f64,
-    /// Seconds until nothing is dirty, by the last ten; `null` if it does not become less.
+    /// Seconds until nothing is dirty, as `status` says; `null` if nobody can tell.
     clean_in_s: Option<u64>,
     /// Bytes that origins lack, at the end.
     dirty_bytes: u64,

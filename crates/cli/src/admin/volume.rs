@@ -507,20 +507,21 @@ fn dirt(volume: &Volume) -> String {
     }
     match &volume.destage {
         Some(destage) if volume.dirty_bytes.is_some_and(|bytes| bytes > 0) => {
-            format!("{text}; {}", progress(destage))
+            format!("{text}; {}", progress(destage, &volume.safe_when))
         }
         _ => text,
     }
 }
 
-/// How fast dirty data goes to origins.
-pub(super) fn progress(destage: &Destaging) -> String {
+/// How fast dirty data goes to origins, and when that is over: in these words where there is no time.
+pub(super) fn progress(destage: &Destaging, when: &str) -> String {
     let rate = match destage.rate_bytes_per_s {
         0 => "nothing goes to the origin at present".to_owned(),
         rate => format!("{}/s go to the origin", text::bytes(rate)),
     };
     match destage.left_s {
         Some(left) => format!("{rate}, clean in about {}", text::left(left)),
+        None if !when.is_empty() => format!("{rate}; {when}"),
         None => rate,
     }
 }

@@ -316,8 +316,8 @@ fn usage(
         cached_bytes: cached * BLOCK_BYTES,
         dirty_bytes: pool.unproven_blocks() * BLOCK_BYTES,
         lost_bytes: pool.lost_blocks() * BLOCK_BYTES,
-        destage: api::Destaging { left_s: safe.in_s, ..open.progress.borrow().pool() },
-        safe_in_s: safe.in_s,
+        destage: safe.destage,
+        safe_in_s: safe.destage.left_s,
         safe_when: safe.when,
         rebuild: open.rebuild(),
         recopy: open.recopy(),
@@ -564,7 +564,7 @@ impl Daemon {
             Some(Attached::Online(volume)) => Some((open, Rc::clone(volume))),
             _ => None,
         });
-        let destage = online.as_ref().map(|(open, _)| open.progress.borrow().volume(&record.name));
+        let safe = online.as_ref().map(|(open, _)| open.safe_of(record.id, &record.name));
         let dirty_for = online.as_ref().and_then(|(_, volume)| volume.dirty_for());
         let (state, reason, mode) = match open {
             None => (VolumeState::Offline, "its pool is not open".to_owned(), record.mode),
@@ -601,7 +601,8 @@ impl Daemon {
             reason,
             dirty_bytes: open.map(|open| open.pool.unproven_blocks_of(record.id) * BLOCK_BYTES),
             lost_bytes: online.as_ref().map_or(0, |(_, v)| v.lost_blocks() * BLOCK_BYTES),
-            destage,
+            destage: safe.as_ref().map(|safe| safe.destage),
+            safe_when: safe.map_or(String::new(), |safe| safe.when),
             dirty_for_s: dirty_for.map(|span| span / SECOND),
             dirty_age_max_s: record.settings.dirty_age_max_s,
             destage_hours: destage_hours(&record.settings),

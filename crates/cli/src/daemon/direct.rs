@@ -460,6 +460,7 @@ fn unopened(
         dirty_bytes: is_clean.then_some(0),
         lost_bytes: 0,
         destage: None,
+        safe_when: String::new(),
         dirty_for_s: None,
         dirty_age_max_s: 0,
         destage_hours: Default::default(),

@@ -58,7 +58,7 @@ fn reason(
                 typed(path)
             );
             let restored = open.rebuild().left_s.filter(|_| superblock.dirty_copies > 1);
-            (lost, action, restored.or(open.safe().in_s).map(not_over))
+            (lost, action, restored.or(open.safe().destage.left_s).map(not_over))
         }
         Hold::Doubted => (
             format!(
@@ -66,7 +66,7 @@ fn reason(
                 text::bytes(pull.short_bytes)
             ),
             format!("bring them home: {flush}"),
-            open.safe().in_s.map(not_over),
+            open.safe().destage.left_s.map(not_over),
         ),
         Hold::Witness => (
             "the witness cannot be written, and without it one that is stale may be believed"

@@ -35,7 +35,7 @@ impl Daemon {
 fn pool_stats(slot: &Slot, open: &Open) -> PoolStats {
     let record = slot.record.borrow();
     let (read, write) = open.pool.latencies();
-    let (volumes, progress) = (open.volumes.borrow(), open.progress.borrow());
+    let volumes = open.volumes.borrow();
     let volumes = volumes.iter().filter_map(|(name, attached)| {
         let Attached::Online(volume) = attached else { return None };
         Some(VolumeStats {
@@ -44,7 +44,7 @@ fn pool_stats(slot: &Slot, open: &Open) -> PoolStats {
             bypass: bypass(volume.bypass()),
             dirty_bytes: volume.unproven_blocks() * BLOCK_BYTES,
             space: space(&volume.settings(), Some(open.pool.space(volume.id()))),
-            destage: progress.volume(name),
+            destage: open.safe_of(volume.id(), name).destage,
         })
     });
     PoolStats {
@@ -55,7 +55,7 @@ fn pool_stats(slot: &Slot, open: &Open) -> PoolStats {
         write_latency: write.buckets().to_vec(),
         origin_read_latency: open.pool.origin_read_latency().buckets().to_vec(),
         dirty_bytes: open.pool.unproven_blocks() * BLOCK_BYTES,
-        destage: progress.pool(),
+        destage: open.safe().destage,
         volumes: volumes.collect(),
     }
 }

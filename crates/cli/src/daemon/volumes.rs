@@ -603,6 +603,7 @@ impl Daemon {
                 dirty_bytes: Some(0),
                 lost_bytes: 0,
                 destage: None,
+                safe_when: String::new(),
                 dirty_for_s: None,
                 dirty_age_max_s: 0,
                 destage_hours: DestageHours::Any,

@@ -19,7 +19,7 @@ fn everything(daemon: &Daemon) -> (Value, Value) {
             member["pull"] = Value::Null;
         }
         for volume in pool["volumes"].as_array_mut().unwrap() {
-            for field in ["dirty_bytes", "destage", "dirty_for_s"] {
+            for field in ["dirty_bytes", "destage", "safe_when", "dirty_for_s"] {
                 volume[field] = Value::Null;
             }
         }

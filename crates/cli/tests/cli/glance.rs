@@ -35,6 +35,12 @@ fn summary(daemon: &Daemon) -> String {
     daemon.json(&["status"])["summary"].as_str().unwrap().to_owned()
 }
 
+/// When the pool and its volume are clean, by `stats`.
+fn clean_in(daemon: &Daemon) -> [Value; 2] {
+    let pool = daemon.json(&["stats"])["pools"][0].clone();
+    [&pool, &pool["volumes"][0]].map(|of| of["clean_in_s"].clone())
+}
+
 /// What `status` says of pulling each SSD that is there.
 fn told(daemon: &Daemon) -> Vec<Value> {
     let status = daemon.json(&["status"]);
@@ -95,6 +101,8 @@ fn what_one_ssd_has_alone_is_said_and_the_ssd_is_not_to_be_pulled() {
     daemon.tell(&["volume", "set", "fast/vm", &later]);
     assert_eq!(summary(&daemon), "Healthy. 1 pool; every origin has all of its data.");
     says(&pulls(&daemon)[0], false, "nothing would be lost, but the pool would stop writing");
+    assert_eq!(clean_in(&daemon), [0, 0], "nothing was dirty yet");
+    assert_eq!(daemon.json(&["volume", "show", "fast/vm"])["destage"]["left_s"], 0);
     written(&daemon, 2);
     let dirty = format!("Healthy. 32 MiB exist only on this SSD; {waits}.");
     assert_eq!(summary(&daemon), dirty);
@@ -111,6 +119,10 @@ fn what_one_ssd_has_alone_is_said_and_the_ssd_is_not_to_be_pulled() {
     assert!(text.contains("Not safe to pull: it is the only one: 32 MiB are dirty"), "{text}");
     let nothing = format!("nothing goes to the origin at present; {waits}");
     assert!(text.contains(&nothing), "{text}");
+    let volume = daemon.tell(&["volume", "show", "fast/vm"]);
+    assert!(volume.contains(&format!("; {nothing}")), "{volume}");
+    assert_eq!(daemon.json(&["volume", "show", "fast/vm"])["safe_when"], waits);
+    assert_eq!(clean_in(&daemon), [Value::Null, Value::Null]);
     // It is older than it may be long before its hours.
     daemon.tell(&["volume", "set", "fast/vm", "dirty-age-max=10s"]);
     until("it is safe", || summary(&daemon).ends_with("every origin has all of its data."));

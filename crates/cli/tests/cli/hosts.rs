@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::common::daemon::{Daemon, VOLUME_BYTES, content, read_all, until, until_served};
 use crate::common::{Client, Dir, have, run, signal};
 
@@ -128,6 +130,10 @@ fn a_machine_that_was_frozen_finds_its_pool_with_another_one_and_writes_nothing(
     let shown = first.tell(&["pool", "show", "fast"]);
     assert!(shown.contains("has taken it over"), "{shown}");
     assert!(shown.contains("Not safe to pull: host "), "{shown}");
+    let usage = first.json(&["pool", "show", "fast"])["usage"].clone();
+    assert_eq!(usage["destage"]["rate_bytes_per_s"], 0, "{usage}");
+    assert!([0.into(), Value::Null].contains(&usage["destage"]["left_s"]), "{usage}");
+    assert!(["", "nothing is destaged"].map(Value::from).contains(&usage["safe_when"]), "{usage}");
     until("it is an event", || first.tell(&["events"]).contains("lease-lost"));
     until("it is an event", || second.tell(&["events"]).contains("pool-taken-over"));
     let mut client = Client::connect(&first.dir.path("nbd"));
