@@ -3,13 +3,17 @@
 //!
 //! * Reads, writes, TRIM, zeroes and FLUSH go straight to the device. Requests are in units of 512 B: of a device with
 //!   larger sectors, the one around the end of a write is read, changed and written, and no other write meanwhile.
+//! * What it does is judged as of an origin behind a cache: see [`Standing`].
 //! * A flush that fails may have lost what any client has written, and the next one does not bring it back: each
 //!   client is told, by the first FLUSH of its own behind that.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
+use forebay_device::runtime::{Nanos, Runtime};
 use forebay_device::{BlockDevice, Buf, Data, IoError, IoErrorKind};
+use forebay_engine::limits::ORIGIN_SILENT_SPAN;
+use forebay_engine::{OriginTrouble, Standing};
 use forebay_export::{Export, ExportError, Extent, Tier, Zeroing};
 use tokio::sync::RwLock;
 
@@ -18,7 +22,9 @@ use crate::export::{Access, Terms};
 /// What is served of an origin.
 pub(crate) struct Plain {
     name: String,
+    runtime: Rc<dyn Runtime>,
     device: Rc<dyn BlockDevice>,
+    standing: Standing,
     size_bytes: u64,
     sector_bytes: u64,
     /// Of a device with larger sectors than requests: held by whoever changes it, alone by who has read what it writes.
@@ -26,29 +32,40 @@ pub(crate) struct Plain {
     /// Flushes that have failed, and changes that were under way then: they may be lost, and have ended later.
     failures: Cell<u64>,
     under_way: Cell<usize>,
+    /// Since when some have been under way, and none was answered.
+    unanswered: Cell<Nanos>,
 }
 
 /// A request that the device has.
-struct UnderWay<'a>(&'a Cell<usize>);
+struct UnderWay<'a>(&'a Plain);
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
+        self.0.under_way.set(self.0.under_way.get() - 1);
+        self.0.unanswered.set(self.0.runtime.now());
     }
 }
 
 impl Plain {
     /// The first bytes of a device; no more than it has.
-    pub(crate) fn new(name: String, device: Rc<dyn BlockDevice>, size_bytes: u64) -> Plain {
+    pub(crate) fn new(
+        name: String,
+        runtime: Rc<dyn Runtime>,
+        device: Rc<dyn BlockDevice>,
+        size_bytes: u64,
+    ) -> Plain {
         let geometry = device.geometry();
         Plain {
             name,
+            runtime,
+            standing: Standing::default(),
             size_bytes: size_bytes.min(geometry.size_bytes),
             sector_bytes: geometry.sector_bytes.into(),
             device,
             sectors: RwLock::new(()),
             failures: Cell::new(0),
             under_way: Cell::new(0),
+            unanswered: Cell::new(0),
         }
     }
 
@@ -57,9 +74,27 @@ impl Plain {
         self.under_way.get() > 0
     }
 
+    /// What of the device does not work, if it has not worked for some time.
+    pub(crate) fn trouble(&self) -> Option<OriginTrouble> {
+        let now = self.runtime.now();
+        let is_silent = self.is_busy() && now >= self.unanswered.get() + ORIGIN_SILENT_SPAN;
+        if is_silent { Some(OriginTrouble::Silent) } else { self.standing.trouble(now) }
+    }
+
+    /// Tries whether it can be read elsewhere, if reads fail and that is due.
+    pub(crate) async fn probe(&self) {
+        let (now, geometry) = (self.runtime.now(), self.device.geometry());
+        let place = self.standing.begin_probe(now, geometry.size_bytes, self.sector_bytes);
+        let Some(offset) = place else { return };
+        let outcome = self.device.read(offset, Buf::new(self.sector_bytes as usize)).await;
+        self.standing.end_probe(&outcome.result, self.runtime.now());
+    }
+
     fn begin(&self) -> UnderWay<'_> {
-        self.under_way.set(self.under_way.get() + 1);
-        UnderWay(&self.under_way)
+        if self.under_way.replace(self.under_way.get() + 1) == 0 {
+            self.unanswered.set(self.runtime.now());
+        }
+        UnderWay(self)
     }
 
     /// The whole sectors that some bytes lie in.
@@ -68,8 +103,14 @@ impl Plain {
         (start, (offset + len).next_multiple_of(self.sector_bytes))
     }
 
-    async fn read(&self, offset: u64, mut buf: Buf) -> (Buf, Result<(), IoError>) {
+    async fn read(&self, offset: u64, buf: Buf) -> (Buf, Result<(), IoError>) {
         let _request = self.begin();
+        let (buf, result) = self.read_part(offset, buf).await;
+        self.standing.note_read(offset, &result, self.runtime.now());
+        (buf, result)
+    }
+
+    async fn read_part(&self, offset: u64, mut buf: Buf) -> (Buf, Result<(), IoError>) {
         let len = buf.len() as u64;
         let (start, end) = self.widened(offset, len);
         if (start, end) == (offset, offset + len) {
@@ -100,6 +141,7 @@ impl Plain {
         let _request = self.begin();
         let before = self.failures.get();
         let result = change.await;
+        self.standing.writes.note(&result, self.runtime.now());
         if self.failures.get() != before {
             self.failures.set(self.failures.get() + 1);
         }
@@ -149,6 +191,7 @@ impl Plain {
     async fn flush(&self) -> Result<(), IoError> {
         let _request = self.begin();
         let result = self.device.flush().done().await;
+        self.standing.flushes.note(&result, self.runtime.now());
         if result.is_err() {
             self.failures.set(self.failures.get() + 1);
         }
@@ -253,10 +296,11 @@ mod tests {
     use forebay_device::model::disk::{DiskSettings, SimDisk};
     use forebay_device::model::fault::{Failing, Faults, Ops, Trigger};
     use forebay_device::model::world::World;
+    use forebay_device::runtime::SECOND;
 
-    fn export(device: Rc<dyn BlockDevice>) -> Rc<PlainExport> {
-        let size_bytes = device.geometry().size_bytes;
-        let plain = Rc::new(Plain::new("v".to_owned(), device, size_bytes));
+    fn export(world: &Rc<World>, device: Rc<dyn BlockDevice>) -> Rc<PlainExport> {
+        let (size_bytes, runtime) = (device.geometry().size_bytes, Rc::clone(world) as _);
+        let plain = Rc::new(Plain::new("v".to_owned(), runtime, device, size_bytes));
         Rc::new(PlainExport::new(&plain, &Access::ReadWrite.into()))
     }
 
@@ -271,9 +315,9 @@ mod tests {
         const SIZE: usize = 64 << 10;
         let world = World::new(1);
         let disk = SimDisk::new(&world, DiskSettings::origin(SIZE as u64, 4096, true), 2);
-        let device = Rc::clone(&disk) as Rc<dyn BlockDevice>;
+        let (device, own) = (Rc::clone(&disk) as Rc<dyn BlockDevice>, Rc::clone(&world));
         let read = world.run_until(async move {
-            let export = export(device);
+            let export = export(&own, device);
             export.write(0, filled(9, SIZE), false).await.unwrap();
             // Eight clients, each with an eighth of one sector, and one that ends in the next.
             let eighths =
@@ -311,8 +355,9 @@ mod tests {
             error: IoErrorKind::Media,
             runtime,
         });
+        let own = Rc::clone(&world);
         let told = world.run_until(async move {
-            let export = export(device);
+            let export = export(&own, device);
             let clients: Vec<_> = (0..2).map(|_| Rc::clone(&export).for_client()).collect();
             clients[0].write(0, filled(1, 4096), false).await.unwrap();
             faults.arm(Trigger::every(Ops::Flushes).times(1));
@@ -327,5 +372,52 @@ mod tests {
         });
         let (failed, fine) = (Err(ExportError::Io), Ok(()));
         assert_eq!(told.expect("ends"), [failed, failed, fine, fine, fine]);
+    }
+
+    #[test]
+    fn a_device_that_fails_for_long_is_in_trouble_and_one_bad_place_is_none() {
+        let world = World::new(1);
+        let runtime = Rc::clone(&world) as Rc<dyn Runtime>;
+        let faults = Faults::new(1);
+        let device = Rc::new(Failing {
+            inner: SimDisk::new(&world, DiskSettings::origin(1 << 20, 512, true), 2),
+            faults: Rc::clone(&faults),
+            error: IoErrorKind::Media,
+            runtime: Rc::clone(&runtime),
+        });
+        let own = Rc::clone(&world);
+        let told = world.run_until(async move {
+            let (export, mut told) = (export(&own, device), Vec::new());
+            let plain = Rc::clone(&export.plain);
+            let mut meet = async |ops, elsewhere| {
+                faults.arm(Trigger::every(ops));
+                for _ in 0..6 {
+                    let _ = export.write(0, filled(1, 512), true).await;
+                    let _ = export.read(0, Buf::zeroed(512)).await;
+                    let _ = runtime.sleep(SECOND).await;
+                    if elsewhere {
+                        faults.disarm();
+                        plain.probe().await;
+                        faults.arm(Trigger::every(ops));
+                    }
+                }
+                told.push(plain.trouble().map(|trouble| trouble.to_string()));
+                faults.disarm();
+                export.write(0, filled(1, 512), true).await.unwrap();
+                let (_, read) = export.read(0, Buf::zeroed(512)).await;
+                read.unwrap();
+                told.push(plain.trouble().map(|trouble| trouble.to_string()));
+            };
+            meet(Ops::Writes, false).await;
+            meet(Ops::Flushes, false).await;
+            meet(Ops::Reads, false).await;
+            meet(Ops::Reads, true).await;
+            told
+        });
+        let told = told.expect("ends");
+        let begin = |at: usize| told[at].as_deref().map(|what| what.split(':').next().unwrap());
+        let (writing, reading) = (Some("writing its origin fails"), Some("reading its origin fails"));
+        assert_eq!([0, 2, 4, 6].map(begin), [writing, writing, reading, None], "{told:?}");
+        assert_eq!([1, 3, 5, 7].map(begin), [None; 4], "it works again: {told:?}");
     }
 }

@@ -102,7 +102,7 @@ pub use event::{Event, EventKind, Subject};
 pub use fingerprint::DirtyData;
 pub use format::{CUTOFF_NEVER, Hours, Mode, Priority, SequentialWhen, VolumeSettings};
 pub use membership::OpenOptions;
-pub use origin::OriginTrouble;
+pub use origin::{OriginTrouble, Standing, Way};
 pub use policy::Populate;
 pub use pool::{Pool, VolumeSpec};
 pub use pull::{Hold, Pull};

@@ -15,8 +15,7 @@ use forebay_device::{BlockDevice, Buf, Data, IoError, Nanos, Runtime, Stripe};
 
 use self::apart::Apart;
 use self::joining::Joining;
-pub use self::standing::OriginTrouble;
-use self::standing::Standing;
+pub use self::standing::{OriginTrouble, Standing, Way};
 pub(crate) use self::zeroed::Zeroed;
 use crate::core::STRIPE_BLOCKS;
 use crate::destage::Pace;

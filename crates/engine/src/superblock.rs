@@ -158,6 +158,7 @@ pub(crate) fn witness_of(superblock: &Superblock) -> Vec<u8> {
             origin: v.origin.clone(),
             mode: v.mode,
             may_be_dirty: v.may_be_dirty,
+            size_bytes: v.size_bytes,
         })
         .collect();
     WitnessFile {

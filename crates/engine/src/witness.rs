@@ -103,6 +103,7 @@ mod tests {
             origin: format!("/dev/origin{id}"),
             mode: Mode::Writeback,
             may_be_dirty,
+            size_bytes: 1 << 30,
         };
         let file = WitnessFile {
             pool: PoolId([7; 16]),

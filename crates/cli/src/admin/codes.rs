@@ -447,7 +447,7 @@ pub(crate) const CODES: &[Code] = &[
     ),
     risky(
         "origin-failed",
-        "The origin of a volume is there, but all reads of it, or all writes and flushes, fail, or it does not answer. What is cached is served; reads of anything else fail exactly there. Writes go on as long as there is room.",
+        "The origin of a volume is there, but all reads of it, or all writes and flushes, fail, or it does not answer. What is cached is served; reads of anything else fail exactly there. Writes go on as long as there is room. Where the pool is served without its cache devices, what the origin cannot do fails.",
         "None for data: what is dirty is as safe as the cache devices. Reads of what is not cached fail, and writes wait when the cache is full.",
         "See `dmesg` for the origin, and mend it: everything goes on by itself then. `forebay volume show` says what fails.",
     ),

@@ -214,7 +214,9 @@ impl Daemon {
                 origin: volume.origin.clone(),
                 mode: api_mode(volume.mode),
                 withheld: volume.may_be_dirty,
-                size_bytes: before.and_then(|known| known.size_bytes),
+                size_bytes: before
+                    .and_then(|known| known.size_bytes)
+                    .or(Some(volume.size_bytes).filter(|size_bytes| *size_bytes > 0)),
                 identity: before.and_then(|known| known.identity.clone()),
             });
         }

@@ -14,9 +14,9 @@ use forebay_device::runtime::{Nanos, Runtime};
 
 use super::scan::Sight;
 use super::state::{Bypassed, BypassedVolume, ExportRecord};
-use super::verdict::Verdict;
+use super::verdict::{Verdict, mend_origin};
 use super::volumes::{RETRY_INTERVAL, api_mode, missing_state};
-use super::{Daemon, Serving, Slot, State};
+use super::{Daemon, Serving, Slot, State, Troubles};
 use crate::Result;
 use crate::failure::Failure;
 use crate::host::Host;
@@ -33,6 +33,8 @@ const NAMED_MAX: usize = 8;
 pub(super) struct Direct {
     volumes: RefCell<BTreeMap<String, Reached>>,
     pub(super) exports: RefCell<BTreeMap<String, Serving>>,
+    /// Of the origins in use, what was told to be wrong with them.
+    troubles: Troubles,
     /// Whether it was told that its devices are there, and stale.
     has_told: Cell<bool>,
 }
@@ -45,6 +47,15 @@ enum Reached {
         why: Failure,
         retry_at: Nanos,
     },
+}
+
+impl Reached {
+    /// What is wrong with an origin that is in use, and the state that its volume is in.
+    fn trouble(&self) -> Option<(VolumeState, String)> {
+        let Reached::Online(origin, plain) = self else { return None };
+        let fails = || plain.trouble().map(|why| (VolumeState::OriginFailed, why.to_string()));
+        origin.trouble().map(|why| (VolumeState::OriginMissing, why)).or_else(fails)
+    }
 }
 
 impl Direct {
@@ -63,10 +74,9 @@ impl Direct {
             return (VolumeState::Withheld, why.to_owned());
         }
         match self.volumes.borrow().get(volume.name.as_str()) {
-            Some(Reached::Online(origin, _)) => match origin.trouble() {
-                Some(why) => (VolumeState::OriginMissing, why),
-                None => (VolumeState::Bypassed, String::new()),
-            },
+            Some(reached @ Reached::Online(..)) => {
+                reached.trouble().unwrap_or((VolumeState::Bypassed, String::new()))
+            }
             Some(Reached::Missing { why, .. }) => (missing_state(why), why.what().to_owned()),
             None => (VolumeState::OriginMissing, "its origin is being attached".to_owned()),
         }
@@ -182,6 +192,7 @@ impl Daemon {
         if !self.is_ending() {
             self.serve_directly(slot, direct).await;
         }
+        self.look_at_direct(slot, direct);
         let Some(sight) = sight else { return };
         slot.see(sight);
         let name = slot.record.borrow().name.clone();
@@ -192,6 +203,16 @@ impl Daemon {
                 "cache device {path} of pool \"{name}\" is there, and stale: the pool is served without it"
             );
             self.journal.warn("member-stale", (name.as_str(), path), what);
+        }
+    }
+
+    /// Tells of origins that do not work any more, or do again.
+    fn look_at_direct(&self, slot: &Slot, direct: &Direct) {
+        for (volume, reached) in &*direct.volumes.borrow() {
+            let Reached::Online(_, plain) = reached else { continue };
+            let plain = Rc::clone(plain);
+            self.reactor.spawn(Box::pin(async move { plain.probe().await }));
+            self.tell_trouble(slot, volume, reached.trouble(), &direct.troubles);
         }
     }
 
@@ -233,7 +254,10 @@ impl Daemon {
                 let what =
                     format!("volume \"{pool}/{name}\" is served straight from {}", volume.origin);
                 self.journal.note("volume-online", subject, what);
-                Reached::Online(origin, Rc::new(Plain::new(name.clone(), device, size_bytes)))
+                self.tell_grown(pool.as_str(), &name, size_bytes, &origin);
+                let runtime = Rc::clone(&self.reactor) as Rc<dyn Runtime>;
+                let plain = Plain::new(name.clone(), runtime, device, size_bytes);
+                Reached::Online(origin, Rc::new(plain))
             }
             Err(why) => {
                 if known.as_deref() != Some(why.what()) {
@@ -251,22 +275,22 @@ impl Daemon {
         }
     }
 
-    /// Stores what the origin of a volume is, the first time that it is there.
+    /// Stores what the origin of a volume is, as far as that was not known, the first time that it is there.
     async fn note_origin(
         &self,
         slot: &Slot,
         volume: &BypassedVolume,
         origin: &Origin,
     ) -> Result<()> {
-        if volume.size_bytes.is_some() {
-            return Ok(());
-        }
         let device = origin.device();
         let mut record = slot.record.borrow().clone();
         let volumes = record.bypassed.iter_mut().flat_map(|bypassed| &mut bypassed.volumes);
         for it in volumes.filter(|it| it.name == volume.name) {
-            it.size_bytes = Some(device.geometry().size_bytes / 512 * 512);
-            it.identity = hex(device.identity());
+            it.size_bytes.get_or_insert(device.geometry().size_bytes / 512 * 512);
+            it.identity = it.identity.take().or_else(|| hex(device.identity()));
+        }
+        if record == *slot.record.borrow() {
+            return Ok(());
         }
         self.state.store(&record).await?;
         *slot.record.borrow_mut() = record;
@@ -345,12 +369,13 @@ impl Daemon {
     pub(super) fn judge_direct(&self, slot: &Slot, direct: &Direct, name: &str) -> Verdict {
         let record = slot.record.borrow();
         let volumes = record.bypassed.iter().flat_map(|bypassed| &bypassed.volumes);
-        let (mut withheld, mut missing) = (Vec::new(), Vec::new());
+        let (mut withheld, mut missing, mut failing) = (Vec::new(), Vec::new(), Vec::new());
         for volume in volumes {
             let full = format!("{name}/{}", volume.name);
             match direct.state_of(volume).0 {
                 VolumeState::Bypassed => {}
                 VolumeState::Withheld => withheld.push(full),
+                VolumeState::OriginFailed => failing.push(full),
                 _ => missing.push(full),
             }
         }
@@ -371,6 +396,9 @@ impl Daemon {
         if !missing.is_empty() {
             summary.push_str(&format!(" Without origin: {}.", listed(&missing)));
         }
+        if !failing.is_empty() {
+            summary.push_str(&format!(" With an origin that fails: {}.", listed(&failing)));
+        }
         if let Some(first) = unserved.as_ref().filter(|_| missing.is_empty()) {
             summary.push_str(&format!(" Not served: \"{first}\", `forebay export list` says why."));
         }
@@ -380,7 +408,8 @@ impl Daemon {
         let back = format!(
             "`forebay pool import {name} --accept-missing`, which keeps nothing clean of what they hold"
         );
-        let action = match missing.first() {
+        let action = match missing.first().or(failing.first()) {
+            Some(first) if missing.is_empty() => mend_origin(first),
             Some(first) => format!("attach the origin; `forebay volume show {first}` says why"),
             None if is_back => format!("to have its cache back: {back}"),
             None => format!(
@@ -389,7 +418,7 @@ impl Daemon {
             ),
         };
         let mut verdict = Verdict::new(PoolState::Bypassed, summary, action);
-        if !(withheld.is_empty() && missing.is_empty() && unserved.is_none()) {
+        if unserved.is_some() || [&withheld, &missing, &failing].iter().any(|it| !it.is_empty()) {
             verdict.health = PoolHealth::Failed;
         }
         verdict
@@ -413,7 +442,7 @@ impl Daemon {
                     !volume.withheld,
                 );
                 let (state, reason) = direct.state_of(volume);
-                let is_served = state == VolumeState::Bypassed;
+                let is_served = matches!(state, VolumeState::Bypassed | VolumeState::OriginFailed);
                 let effective_reason = match is_served && volume.mode != Mode::Bypass {
                     true => "served without its pool's cache devices".to_owned(),
                     false => String::new(),

@@ -49,6 +49,7 @@ mod slot;
 mod spares;
 mod state;
 mod stats;
+mod troubles;
 mod uses;
 mod verdict;
 mod volumes;
@@ -88,6 +89,7 @@ use self::scan::{Found, Place, Unread};
 use self::shelf::Shelf;
 use self::spares::Spares;
 use self::state::{Record, StateDir, Unreadable};
+use self::troubles::Troubles;
 use self::volumes::BLOCK_BYTES;
 use self::waiting::Told;
 use crate::Result;
@@ -185,7 +187,7 @@ struct Open {
     /// Their origins, of those that are online.
     origins: RefCell<BTreeMap<String, Origin>>,
     /// Of these, what was told to be wrong with them.
-    troubles: RefCell<BTreeMap<String, (VolumeState, String)>>,
+    troubles: Troubles,
     exports: RefCell<BTreeMap<String, Serving>>,
     progress: RefCell<Progress>,
     spares: Spares,

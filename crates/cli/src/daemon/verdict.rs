@@ -361,13 +361,16 @@ impl Daemon {
     }
 }
 
+/// What to do about the origin of a volume that fails.
+pub(super) fn mend_origin(volume: &str) -> String {
+    format!("mend the origin, see `dmesg`; `forebay volume show {volume}` says what fails")
+}
+
 /// What to do about the origin of a volume; some origin in use may not be at its path.
 fn for_origin(troubled: &Troubled, is_any_displaced: bool) -> String {
     let Troubled { volume, state, remedy } = troubled;
     match state {
-        VolumeState::OriginFailed => {
-            format!("mend the origin, see `dmesg`; `forebay volume show {volume}` says what fails")
-        }
+        VolumeState::OriginFailed => mend_origin(volume),
         VolumeState::OriginRefused => format!(
             "attach the right origin; or decide what becomes of the dirty data: `forebay volume accept-origin {volume} \
              --dirty write` puts it over what the origin has now, `forebay volume accept-origin {volume} --dirty drop` \

@@ -440,16 +440,9 @@ impl Daemon {
             .await;
             let place = match attached {
                 Ok((volume, origin)) => {
-                    let name = format!("\"{pool}/{}\"", record.name);
-                    let what = format!("volume {name} is online");
+                    let what = format!("volume \"{pool}/{}\" is online", record.name);
                     self.journal.note("volume-online", subject(), what);
-                    let more =
-                        origin.device().geometry().size_bytes / 512 * 512 - volume.size_bytes();
-                    if more > 0 {
-                        let more = text::bytes(more);
-                        let what = format!("the origin of volume {name} is {more} larger");
-                        self.journal.note("origin-grown", subject(), what);
-                    }
+                    self.tell_grown(pool.as_str(), &record.name, volume.size_bytes(), &origin);
                     open.origins.borrow_mut().insert(record.name.clone(), origin);
                     Self::resume_advisor(open, &record.name, &volume);
                     Attached::Online(Rc::new(volume))
@@ -472,37 +465,6 @@ impl Daemon {
             open.volumes.borrow_mut().insert(record.name.clone(), place);
             if is_online {
                 self.start_export(slot, open, &record.name).await;
-            }
-        }
-    }
-
-    /// Tells of origins that do not work any more, or do again.
-    pub(super) fn look_at_origins(&self, slot: &Slot, open: &Open) {
-        // Of one that fails, reads and writes may begin to fail one after the other.
-        let is_news = |told: Option<&(VolumeState, String)>, trouble: &(VolumeState, String)| {
-            let is_failing = |it: &(VolumeState, _)| it.0 == VolumeState::OriginFailed;
-            told.is_none_or(|told| told != trouble && !(is_failing(told) && is_failing(trouble)))
-        };
-        let pool = slot.record.borrow().name.clone();
-        let mut told = open.troubles.borrow_mut();
-        for volume in open.origins.borrow().keys() {
-            let name = format!("\"{pool}/{volume}\"");
-            let subject = || (pool.as_str(), volume.clone());
-            match open.trouble(volume) {
-                Some(trouble) if is_news(told.get(volume), &trouble) => {
-                    let (state, why) = &trouble;
-                    let code = match state {
-                        VolumeState::OriginFailed => "origin-failed",
-                        _ => "origin-missing",
-                    };
-                    self.journal.warn(code, subject(), format!("volume {name}: {why}"));
-                    told.insert(volume.clone(), trouble);
-                }
-                None if told.remove(volume).is_some() => {
-                    let what = format!("volume {name} is online");
-                    self.journal.note("volume-online", subject(), what);
-                }
-                _ => (),
             }
         }
     }

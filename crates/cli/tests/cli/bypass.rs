@@ -341,3 +341,62 @@ fn what_is_not_the_origin_any_more_is_not_served_for_it() {
     daemon.tell(&["volume", "add", "new/vm", "--origin", text(&origin)]);
     daemon.stop();
 }
+
+/// How often an event was told.
+fn told(daemon: &Daemon, code: &str) -> usize {
+    let events = daemon.json(&["events"]);
+    events["items"].as_array().unwrap().iter().filter(|event| event["code"] == code).count()
+}
+
+#[test]
+fn an_origin_that_has_grown_is_served_without_its_cache_as_large_as_the_volume_was() {
+    let mut daemon = alone("bypass-grown");
+    daemon.stop();
+    detach(&daemon);
+    let origin = File::options().write(true).open(daemon.dir.path("origin")).unwrap();
+    origin.set_len(64 << 20).unwrap();
+    start_without(&mut daemon);
+    daemon.tell(&BYPASS);
+    until_direct(&daemon);
+    assert_eq!(daemon.json(&["volume", "show", "fast/vm"])["size_bytes"], VOLUME_BYTES);
+    let client = Client::connect(&daemon.dir.path("nbd"));
+    assert_eq!(client.size_bytes, VOLUME_BYTES as u64);
+    assert_eq!(told(&daemon, "origin-grown"), 1);
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn an_origin_that_fails_without_a_cache_in_front_of_it_is_said_to() {
+    let mut daemon = Daemon::new("bypass-failing");
+    let Some(origin) = LoopSsd::new(&daemon.dir, "loop-origin", VOLUME_BYTES) else { return };
+    put(&daemon, text(&daemon.ssd("ssd-0")), origin.path(), "writethrough");
+    daemon.stop();
+    detach(&daemon);
+    start_without(&mut daemon);
+    daemon.tell(&BYPASS);
+    until_direct(&daemon);
+    assert_eq!((told(&daemon, "origin-failed"), &show(&daemon)["health"]), (0, &"degraded".into()));
+    let mut client = Client::connect(&daemon.dir.path("nbd"));
+    let mut write = || client.write(0, &[7; 4096]).and_then(|()| client.flush());
+    origin.fail();
+    until("it is said to fail", || {
+        assert!(write().is_err());
+        volume_state(&daemon, "fast/vm") == "origin-failed"
+    });
+    let vm = daemon.json(&["volume", "show", "fast/vm"]);
+    assert!(vm["reason"].as_str().unwrap().starts_with("writing its origin fails: "), "{vm}");
+    assert_eq!(vm["effective_mode"], "bypass", "what it can do is served");
+    let pool = show(&daemon);
+    let summary = pool["summary"].as_str().unwrap();
+    assert!(summary.contains("With an origin that fails: \"fast/vm\"."), "{pool}");
+    let action = pool["action"].as_str().unwrap();
+    assert!(action.starts_with("mend the origin") && action.contains("show fast/vm`"), "{pool}");
+    assert_eq!((&pool["state"], &pool["health"]), (&"bypassed".into(), &"failed".into()));
+    until("it is told", || told(&daemon, "origin-failed") == 1);
+    origin.mend();
+    write().unwrap();
+    assert_eq!(volume_state(&daemon, "fast/vm"), "bypassed");
+    drop(client);
+    daemon.stop();
+}

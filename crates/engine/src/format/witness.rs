@@ -32,6 +32,7 @@ structure!(item, "Witness volume", 640, {
     ORIGIN_BYTES @ 8: 2,
     NAME @ 16: 63,
     ORIGIN @ 80: 511,
+    SIZE_BYTES @ 592: 8,
 });
 
 const _: () = assert!(at::MEMBERS + 16 * MEMBERS_MAX == at::SIZE);
@@ -49,6 +50,8 @@ pub struct WitnessVolume {
     pub mode: Mode,
     /// Whether the log may hold what the origin lacks.
     pub may_be_dirty: bool,
+    /// Its size; 0 if that is not known.
+    pub size_bytes: u64,
 }
 
 /// See the module's words.
@@ -94,6 +97,7 @@ impl Witness {
             put_u16(place, item::ORIGIN_BYTES, volume.origin.len() as u16);
             put_bytes(place, item::NAME, volume.name.as_bytes());
             put_bytes(place, item::ORIGIN, volume.origin.as_bytes());
+            put_u64(place, item::SIZE_BYTES, volume.size_bytes);
         }
         seal(&mut out);
         out
@@ -150,5 +154,6 @@ fn decode_volume(place: &[u8]) -> Result<WitnessVolume, FormatError> {
         origin: get_text(place, item::ORIGIN, origin_bytes, ORIGIN_BYTES_MAX, "volume origin")?,
         mode: Mode::decode(place[item::MODE])?,
         may_be_dirty: get_bool(place, item::MAY_BE_DIRTY, "volume may_be_dirty")?,
+        size_bytes: get_u64(place, item::SIZE_BYTES),
     })
 }

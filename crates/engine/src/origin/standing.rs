@@ -70,11 +70,11 @@ impl Ability {
 
 /// One kind of request.
 #[derive(Default)]
-pub(crate) struct Way(Cell<Ability>);
+pub struct Way(Cell<Ability>);
 
 impl Way {
     /// Notes how a request has ended. One that the device does not know says nothing of it.
-    pub(crate) fn note(&self, result: &Result<(), IoError>, now: Nanos) {
+    pub fn note(&self, result: &Result<(), IoError>, now: Nanos) {
         let next = match (self.0.get(), result) {
             (Ability::Able, Ok(())) => return,
             (_, Ok(())) => Ability::Able,
@@ -106,8 +106,9 @@ impl Way {
 
 /// See the head of the file.
 #[derive(Default)]
-pub(crate) struct Standing {
-    pub reads: Way,
+pub struct Standing {
+    /// Of reads.
+    pub(crate) reads: Way,
     /// Of all that changes it.
     pub writes: Way,
     /// By itself: of a device that takes no writes, flushes may succeed, for they have nothing to do.
@@ -121,7 +122,7 @@ pub(crate) struct Standing {
 
 impl Standing {
     /// Notes how a read of a place has ended.
-    pub(crate) fn note_read(&self, offset: u64, result: &Result<(), IoError>, now: Nanos) {
+    pub fn note_read(&self, offset: u64, result: &Result<(), IoError>, now: Nanos) {
         if result.is_err() {
             self.bad.set(offset);
         }
@@ -129,14 +130,14 @@ impl Standing {
     }
 
     /// What does not work.
-    pub(crate) fn trouble(&self, now: Nanos) -> Option<OriginTrouble> {
+    pub fn trouble(&self, now: Nanos) -> Option<OriginTrouble> {
         let reads = || self.reads.trouble(now).map(OriginTrouble::Reads);
         let writes = self.writes.trouble(now).or_else(|| self.flushes.trouble(now));
         writes.map(OriginTrouble::Writes).or_else(reads)
     }
 
     /// Begins to try whether reads work elsewhere, if that is due; where, of so many bytes.
-    pub(crate) fn begin_probe(&self, now: Nanos, size: u64, sector: u64) -> Option<u64> {
+    pub fn begin_probe(&self, now: Nanos, size: u64, sector: u64) -> Option<u64> {
         let is_due = now >= self.probed.get() + ORIGIN_PROBE_INTERVAL;
         if !self.reads.is_doubted() || self.probing.get() || !is_due {
             return None;
@@ -148,7 +149,7 @@ impl Standing {
     }
 
     /// Notes how that has ended.
-    pub(crate) fn end_probe(&self, result: &Result<(), IoError>, now: Nanos) {
+    pub fn end_probe(&self, result: &Result<(), IoError>, now: Nanos) {
         self.probing.set(false);
         self.probed.set(now);
         self.reads.note(result, now);

@@ -23,7 +23,8 @@ fn render(bytes: &[u8]) -> String {
 
 #[test]
 fn golden_images_of_version_1_are_what_the_encoder_writes() {
-    for sample in samples::all().into_iter().chain(samples::featured()) {
+    let all = samples::all().into_iter().chain(samples::featured());
+    for sample in all.chain([samples::witness_sizes()]) {
         let name = format!("{}.v1.hex", sample.name);
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
         let now = render(&sample.bytes);

@@ -33,6 +33,14 @@ pub fn all() -> Vec<Sample> {
     ]
 }
 
+/// The witness with what its reserved bytes are for since.
+pub fn witness_sizes() -> Sample {
+    let mut witness = witness();
+    witness.volumes.iter_mut().for_each(|volume| volume.size_bytes = 5 << 30);
+    let decode = |bytes: &[u8]| Witness::decode(bytes).map(drop);
+    Sample { name: "witness_sizes", bytes: witness.encode(), decode }
+}
+
 /// The structures that may use features, with all of them.
 pub fn featured() -> Vec<Sample> {
     let superblock = Superblock { own_roots: true, ..superblock() };
@@ -328,6 +336,7 @@ pub fn decode_chunk(bytes: &[u8]) -> Result<Vec<ImageRegion>, FormatError> {
     ImageChunk::decode(bytes)?.regions().collect()
 }
 
+/// As versions wrote it that noted no sizes.
 pub fn witness() -> Witness {
     let volumes = superblock().volumes.into_iter().map(|volume| WitnessVolume {
         id: volume.id,
@@ -335,6 +344,7 @@ pub fn witness() -> Witness {
         origin: volume.origin,
         mode: volume.mode,
         may_be_dirty: volume.may_be_dirty,
+        size_bytes: 0,
     });
     Witness {
         pool: POOL,

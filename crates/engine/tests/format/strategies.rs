@@ -325,6 +325,7 @@ proptest! {
                 origin: volume.origin.clone(),
                 mode: volume.mode,
                 may_be_dirty: volume.may_be_dirty,
+                size_bytes: volume.size_bytes,
             }).collect(),
         };
         prop_assert_eq!(Witness::decode(&witness.encode()), Ok(witness));
