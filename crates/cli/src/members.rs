@@ -453,6 +453,26 @@ pub(crate) fn fill(path: &Path, bytes: u64) -> String {
     format!("write it in full: `dd if=/dev/zero of={} bs=1M count={count}`", typed(path))
 }
 
+/// How to fill the holes of a file that has so many bytes, and is in use or holds what is needed.
+pub(crate) fn set_aside(path: &Path, bytes: u64) -> String {
+    format!("`fallocate -l {bytes} {}` sets it aside, and keeps what is there", typed(path))
+}
+
+/// Refuses a file with holes. Blocks.
+///
+/// # Errors
+/// If less space is allocated than the file has bytes; `remedy` says what to do about one of so many.
+pub(crate) fn refuse_holes(path: &Path, remedy: impl Fn(u64) -> String) -> Result<()> {
+    let Ok(meta) = std::fs::metadata(path) else { return Ok(()) };
+    let (allocated, size) = (meta.blocks() * 512, meta.len());
+    if !meta.is_file() || allocated >= size {
+        return Ok(());
+    }
+    let (allocated, all) = (text::bytes(allocated), text::bytes(size));
+    let what = format!("{} has holes: {allocated} of {all} are allocated", path.display());
+    Err(Failure::new(what).hint(remedy(size)))
+}
+
 /// Refuses a file with holes, or space from byte `from` on that is reserved and was never written: it would need space, or
 /// the file system's attention, at the very moment when it takes a write, and the disk below may have none left then. Blocks.
 ///
@@ -460,29 +480,21 @@ pub(crate) fn fill(path: &Path, bytes: u64) -> String {
 ///
 /// # Errors
 /// If less space is allocated than the file has bytes, or not all of it was written.
-pub(crate) fn refuse_sparse(
-    path: &Path,
-    from: u64,
-    remedy: impl FnOnce(u64) -> String,
-) -> Result<()> {
+pub(crate) fn refuse_sparse(path: &Path, from: u64, remedy: impl Fn(u64) -> String) -> Result<()> {
+    refuse_holes(path, &remedy)?;
     let Ok(meta) = std::fs::metadata(path) else { return Ok(()) };
-    let allocated = meta.blocks() * 512;
-    if !meta.is_file() {
-        return Ok(());
-    }
-    let size = text::bytes(meta.len());
-    let what = if allocated < meta.len() {
-        format!("{} has holes: {} of {size} are allocated", path.display(), text::bytes(allocated))
-    } else {
-        match unwritten_bytes(path, from) {
-            None | Some(0) => return Ok(()),
-            Some(unwritten) => {
-                let (path, unwritten) = (path.display(), text::bytes(unwritten));
-                format!("{path} was never written in full: {unwritten} of {size} are only reserved")
-            }
+    let unwritten = if meta.is_file() { unwritten_bytes(path, from) } else { None };
+    match unwritten {
+        None | Some(0) => Ok(()),
+        Some(unwritten) => {
+            let [unwritten, size] = [unwritten, meta.len()].map(text::bytes);
+            let what = format!(
+                "{} was never written in full: {unwritten} of {size} are only reserved",
+                path.display()
+            );
+            Err(Failure::new(what).hint(remedy(meta.len())))
         }
-    };
-    Err(Failure::new(what).hint(remedy(meta.len())))
+    }
 }
 
 /// The same of what is to become a cache device: `remedy` costs what is in the file, so it is told only if nobody uses it
@@ -490,7 +502,7 @@ pub(crate) fn refuse_sparse(
 ///
 /// # Errors
 /// Those of [`refuse_sparse`], from its first byte on.
-pub(crate) fn refuse_sparse_anew(path: &Path, remedy: impl FnOnce(u64) -> String) -> Result<()> {
+pub(crate) fn refuse_sparse_anew(path: &Path, remedy: impl Fn(u64) -> String) -> Result<()> {
     let Err(refused) = refuse_sparse(path, 0, remedy) else { return Ok(()) };
     if let Err(in_use @ OpenError::InUse { .. }) = open(path, &OpenOptions::default()) {
         return Err(in_use.into());

@@ -416,7 +416,8 @@ mod tests {
         });
         let told = told.expect("ends");
         let begin = |at: usize| told[at].as_deref().map(|what| what.split(':').next().unwrap());
-        let (writing, reading) = (Some("writing its origin fails"), Some("reading its origin fails"));
+        let (writing, reading) =
+            (Some("writing its origin fails"), Some("reading its origin fails"));
         assert_eq!([0, 2, 4, 6].map(begin), [writing, writing, reading, None], "{told:?}");
         assert_eq!([1, 3, 5, 7].map(begin), [None; 4], "it works again: {told:?}");
     }

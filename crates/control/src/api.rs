@@ -362,6 +362,9 @@ pub struct Member {
     /// nothing.
     #[serde(default)]
     pub displaced: String,
+    /// What of its file has no space on its file system, and how to set that aside; empty if nothing.
+    #[serde(default)]
+    pub holes: String,
     /// What the SSD says of itself; `null` if it was not asked (yet).
     #[serde(default)]
     pub health: Option<Health>,

@@ -156,6 +156,12 @@ pub(crate) const CODES: &[Code] = &[
         "A cache device is larger than what its pool uses of it; the text says by how much.",
         "`forebay pool device grow` has the pool use all of it; nothing happens without that.",
     ),
+    risky(
+        "member-sparse",
+        "The file of a cache device has holes: places without space on its file system. A cache device is written in full once, so a tool has made them, as one that copies files without what is zero. The text says how much that is.",
+        "When its file system is full, a write there fails, and the pool goes on without the cache device, or stops writing.",
+        "Set the space aside, also while the pool is open: `fallocate -l SIZE PATH`, as the text has it, keeps what is there. Copy cache devices with `cp --sparse=never`.",
+    ),
     safe(
         "member-removed",
         "A cache device was taken out of a pool, as was asked for: the others have all that it held, and its superblock is erased.",

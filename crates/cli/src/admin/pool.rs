@@ -756,6 +756,9 @@ pub(super) fn print_pool(pool: &Pool) {
             );
             say(text::beside("         ", &grow));
         }
+        if !member.holes.is_empty() {
+            say(text::beside("         ", &member.holes));
+        }
         print_health(member.health.as_ref());
         if let Some(pull) = &member.pull {
             say(text::beside("         ", &in_short(pull)));

@@ -19,6 +19,7 @@ use forebay_engine::{OriginTrouble, Redundancy};
 
 use super::direct::left_behind;
 use super::jobs::Aim;
+use super::places::holes_of;
 use super::population;
 use super::scan::{Found, newest};
 use super::state::Record;
@@ -227,9 +228,20 @@ pub(super) fn members_of(
         let id = member.device.to_string();
         let known = || record.and_then(|record| record.places.get(&id)).cloned();
         let path = place.map(|found| found.path.clone()).or_else(known);
-        let (damaged_blocks, slow, unused_bytes, displaced) = Default::default();
+        let (damaged_blocks, slow, unused_bytes, displaced, holes) = Default::default();
         let (health, pull) = (None, None);
-        Member { id, path, state, damaged_blocks, slow, unused_bytes, displaced, health, pull }
+        Member {
+            id,
+            path,
+            state,
+            damaged_blocks,
+            slow,
+            unused_bytes,
+            displaced,
+            holes,
+            health,
+            pull,
+        }
     });
     members.collect()
 }
@@ -262,7 +274,9 @@ fn tell_of_members(open: &Open, members: &mut [Member]) {
         let id =
             superblock.members.iter().map(|it| it.device).find(|id| id.to_string() == member.id);
         let file = id.and_then(|id| files.file(id));
-        let displaced = file.and_then(|file| file.displaced());
+        let displaced = file.as_ref().and_then(|file| file.displaced());
+        let at = file.as_ref().zip(member.path.as_ref());
+        member.holes = at.map_or(String::new(), |(file, path)| holes_of(path, file));
         member.displaced = displaced.map_or(String::new(), |how| format!("it {how}"));
         member.damaged_blocks = of(&damaged, &member.id);
         member.unused_bytes = of(&unused, &member.id);
@@ -394,6 +408,7 @@ impl Daemon {
                     slow: false,
                     unused_bytes: 0,
                     displaced: String::new(),
+                    holes: String::new(),
                     health: None,
                     pull: None,
                 })

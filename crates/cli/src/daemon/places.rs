@@ -5,6 +5,8 @@
 //!   What has no name any more, or was cut off, is read as before and takes no writes: these are safe in the cache
 //!   alone. What it was given in the two seconds before is noticed too late.
 //! * Of a cache device it is told. The pool uses it as before, so that it can be replaced without a loss.
+//! * A cache device was written in full once. If its file has holes again, as a tool leaves them that copies without what
+//!   is zero, that is told, too: a write there may find no space.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,6 +15,7 @@ use std::rc::{Rc, Weak};
 
 use forebay_control::error::Code;
 use forebay_control::name::{Name, VolumeName};
+use forebay_device::BlockDevice;
 use forebay_device::real::file::FileDevice;
 use forebay_device::real::place::Displaced;
 use forebay_device::runtime::{Nanos, SECOND};
@@ -22,14 +25,22 @@ use crate::Result;
 use crate::blocking::on_thread;
 use crate::failure::Failure;
 use crate::host::all;
-use crate::members::Identity;
+use crate::members::{Identity, set_aside};
 use crate::origin::Origin;
+use crate::text;
 
 /// How often all are looked for: what is lost in between is what an origin without a name was given.
 const LOOK_INTERVAL: Nanos = 2 * SECOND;
 
 /// What a look has found, if it could be made.
-pub(super) type Look = std::io::Result<(u64, Option<Displaced>)>;
+pub(super) type Look = std::io::Result<Seen>;
+
+#[derive(Clone, Copy)]
+pub(super) struct Seen {
+    look: u64,
+    displaced: Option<Displaced>,
+    hole_bytes: u64,
+}
 
 /// What there is to do about the origins of a pool that does not come back, as the end of a hint; nothing unless that is
 /// closed.
@@ -46,6 +57,18 @@ struct InUse {
     path: PathBuf,
     is_origin: bool,
     file: Weak<FileDevice>,
+}
+
+/// What of a cache device's file has no space, and what gives it some; empty if all of it has.
+pub(super) fn holes_of(path: &Path, file: &FileDevice) -> String {
+    match file.hole_bytes() {
+        0 => String::new(),
+        holes => format!(
+            "{} of its file are holes, without space on its file system: {}",
+            text::bytes(holes),
+            set_aside(path, file.geometry().size_bytes)
+        ),
+    }
 }
 
 /// Whether nobody would find again what is written there.
@@ -67,11 +90,13 @@ impl Daemon {
         while self.runtime().sleep(LOOK_INTERVAL).await.result.is_ok() {
             let before = std::mem::take(&mut seen);
             for one in self.in_use() {
-                let Some((look, found)) = self.look_for(&one).await else { continue };
+                let Some(now) = self.look_for(&one).await else { continue };
+                self.note_holes(&one, now.hole_bytes);
+                let found = now.displaced;
                 let may_pass = matches!(found, Some(Displaced::Moved | Displaced::Replaced));
                 seen.insert(one.path.clone(), found);
                 if !may_pass || before.get(&one.path) == Some(&found) {
-                    self.note_look(&one, look, found);
+                    self.note_look(&one, now);
                 }
             }
         }
@@ -81,29 +106,45 @@ impl Daemon {
     /// [`Daemon::keep_placing`].
     pub(super) async fn look_for_removed(&self) {
         let look = |one: InUse| async move {
-            if let Some((look, found @ Some(Displaced::Removed))) = self.look_for(&one).await {
-                self.note_look(&one, look, found);
+            let seen = self.look_for(&one).await;
+            let removed = seen.filter(|seen| seen.displaced == Some(Displaced::Removed));
+            if let Some(seen) = removed {
+                self.note_look(&one, seen);
             }
         };
         // At once: each may take as long as what does not answer.
         all(self.in_use().into_iter().map(look).collect()).await;
     }
 
-    /// What became of one, and which look has found that; nothing if it does not answer, or was closed meanwhile.
-    async fn look_for(&self, one: &InUse) -> Option<(u64, Option<Displaced>)> {
+    /// What became of one; nothing if it does not answer, or was closed meanwhile.
+    async fn look_for(&self, one: &InUse) -> Option<Seen> {
         let placed = one.file.upgrade()?.placed().ok()?;
         let path = one.path.clone();
         let call = move || async move {
-            let look = move || placed.look(&path).map(|found| (placed.number(), found));
+            let look = move || {
+                let (displaced, hole_bytes) = (placed.look(&path)?, placed.hole_bytes()?);
+                Ok(Seen { look: placed.number(), displaced, hole_bytes })
+            };
             on_thread(look).await.flatten()
         };
         self.placing.ask(&self.reactor, &one.path, call, self.end.wait()).await?.ok()
     }
 
-    fn note_look(&self, one: &InUse, look: u64, found: Option<Displaced>) {
+    /// Tells of a cache device whose file has holes that it had not.
+    fn note_holes(&self, one: &InUse, bytes: u64) {
+        let Some(file) = one.file.upgrade().filter(|_| !one.is_origin) else { return };
+        if file.note_holes(bytes) > 0 || bytes == 0 {
+            return;
+        }
+        let (path, holes) = (one.path.display(), holes_of(&one.path, &file));
+        let what = format!("cache device {path} of pool \"{}\": {holes}", one.pool);
+        self.journal.warn("member-sparse", (one.pool.as_str(), path.to_string()), what);
+    }
+
+    fn note_look(&self, one: &InUse, seen: Seen) {
         let Some(file) = one.file.upgrade() else { return };
         let before = file.displaced().map(|how| how.to_string());
-        note(&file, one.is_origin, look, found);
+        note(&file, one.is_origin, seen.look, seen.displaced);
         let now = file.displaced();
         if !one.is_origin && now.map(|how| how.to_string()) != before {
             self.tell_displaced(one, now);

@@ -108,7 +108,10 @@ mod tests {
             assert_eq!((stopped.destage, stopped.when.as_str()), (none, "nothing is destaged"));
         }
         let clean = Safe::of(false, true, None, FAST);
-        assert_eq!((clean.destage, clean.when.as_str()), (Destaging { left_s: Some(0), ..none }, ""));
+        assert_eq!(
+            (clean.destage, clean.when.as_str()),
+            (Destaging { left_s: Some(0), ..none }, "")
+        );
         let waiting = Safe::of(true, false, wait(), FAST);
         assert_eq!(waiting.destage, Destaging { left_s: None, ..FAST });
         assert_eq!(waiting.when, "waits until 22:00");

@@ -18,7 +18,7 @@ use super::latency::{flushes, reads, syncs};
 use super::{Findings, Verdict};
 use crate::health::{Known, Tools, ask};
 use crate::inspect::{spare_at, superblock_at};
-use crate::members::{ANOTHER, fill, refuse_sparse, refuse_sparse_anew};
+use crate::members::{ANOTHER, fill, refuse_holes, refuse_sparse, refuse_sparse_anew, set_aside};
 use crate::{memory, text};
 
 /// A durable write of an SSD that honours flushes takes tens of microseconds with power-loss
@@ -281,7 +281,10 @@ pub(super) fn look_at_health(subject: &str, path: &Path, findings: &Findings) {
 
 /// A cache device must not run out of space under dirty data.
 fn look_at_holes(subject: &str, path: &Path, is_free: bool, findings: &Findings) {
+    let is_member = matches!(superblock_at(path), Ok(Some(_)));
     let looked = match is_free {
+        // What is reserved in it is enough, and what is there is needed.
+        _ if is_member => refuse_holes(path, |bytes| set_aside(path, bytes)),
         true => refuse_sparse_anew(path, |bytes| fill(path, bytes)),
         false => refuse_sparse(path, 0, |_| ANOTHER.to_owned()),
     };
@@ -290,7 +293,10 @@ fn look_at_holes(subject: &str, path: &Path, is_free: bool, findings: &Findings)
         Err(failure) => {
             findings.add(subject, "holes", Verdict::Warn, failure.what().to_owned());
             let hint = failure.hint_text();
-            findings.hint(format!("right for an origin; for a cache device {hint}"));
+            findings.hint(match is_member {
+                true => format!("a write there fails if its file system is full then: {hint}"),
+                false => format!("right for an origin; for a cache device {hint}"),
+            });
         }
     }
 }

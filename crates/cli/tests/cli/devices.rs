@@ -8,7 +8,7 @@ use crate::common::daemon::{
     written,
 };
 use crate::common::looped::LoopSsd;
-use crate::common::{Client, forebay, have, stderr};
+use crate::common::{Client, forebay, have, run, stderr};
 
 #[test]
 fn a_cache_device_leaves_a_pool_that_serves() {
@@ -434,4 +434,38 @@ fn the_origin_of_a_pool_whose_ssds_are_away_becomes_no_cache_device() {
     until("it is open", || show(&daemon)["state"] == "online");
     until_served(&daemon);
     daemon.stop();
+}
+
+/// As a copy leaves it that was made without what is zero.
+#[test]
+fn holes_in_a_cache_device_are_told_with_what_fills_them() {
+    let mut daemon = served("holes");
+    let (all, ssd) = (written(&daemon, 2), daemon.dir.path("ssd-0"));
+    let told = || daemon.tell(&["events"]).matches("member-sparse").count();
+    assert_eq!(told(), 0);
+    daemon.stop();
+    if !run(Command::new("fallocate").arg("--dig-holes").arg(&ssd)).status.success() {
+        println!("skipped: this file system makes no holes");
+        return;
+    }
+    let doctor =
+        || String::from_utf8(daemon.ask(&["doctor", ssd.to_str().unwrap()]).stdout).unwrap();
+    let fill = format!("fallocate -l {SSD_BYTES} {}", ssd.display());
+    assert!(doctor().contains(&format!("`{fill}`")), "{}", doctor());
+    daemon.start();
+    let told = || daemon.tell(&["events"]).matches("member-sparse").count();
+    until("it is told", || told() == 1);
+    let shown = || daemon.tell(&["pool", "show", "fast"]);
+    let shown_before = shown();
+    assert!(shown_before.contains(" of its file are holes, "), "{shown_before}");
+    assert!(shown_before.contains(&format!("`{fill}`")), "{shown_before}");
+    assert!(run(Command::new("sh").args(["-c", &fill])).status.success(), "{fill}");
+    until("it is filled", || !shown().contains("fallocate"));
+    assert_eq!(told(), 1);
+    until_served(&daemon);
+    assert!(read_all(&daemon.dir.path("nbd")) == all);
+    daemon.tell(&["volume", "flush", "fast/vm"]);
+    daemon.stop();
+    let doctor = String::from_utf8(daemon.ask(&["doctor", ssd.to_str().unwrap()]).stdout).unwrap();
+    assert!(!doctor.contains("fallocate") && !doctor.contains("dd if="), "{doctor}");
 }

@@ -549,7 +549,8 @@ fn what_is_written_through_for_want_of_a_witness_is_not_said_to_be_written_back(
     let mut daemon = served("unwitnessed-mode");
     daemon.tell(&["volume", "set", "fast/vm", "writethrough"]);
     let obstacle = obstruct_witness(&daemon);
-    let until_when = "written through until the pool's witness, in `state_dir`, can be written: make room there";
+    let until_when =
+        "written through until the pool's witness, in `state_dir`, can be written: make room there";
     for mode in ["writeback", "writeonly"] {
         let output = daemon.ask(&["volume", "set", "fast/vm", mode]);
         let said = stderr(&output);

@@ -61,6 +61,8 @@ struct Inner {
     displaced: Cell<Option<Displaced>>,
     looks: Cell<u64>,
     noted: Cell<u64>,
+    /// What of the file is holes, by the last look.
+    hole_bytes: Cell<u64>,
     /// Whether it takes nothing more, for nobody would find it there, and whether the flush of what it took last has
     /// failed.
     is_lost: Cell<bool>,
@@ -113,6 +115,7 @@ impl FileDevice {
             displaced: Cell::new(None),
             looks: Cell::new(0),
             noted: Cell::new(0),
+            hole_bytes: Cell::new(0),
             is_lost: Cell::new(false),
             is_told: Cell::new(false),
         }))
@@ -214,6 +217,16 @@ impl FileDevice {
         }
     }
 
+    /// Bytes of the file that are holes, as the last look found.
+    pub fn hole_bytes(&self) -> u64 {
+        self.0.hole_bytes.get()
+    }
+
+    /// Notes what a look has found of holes; how much it was before.
+    pub fn note_holes(&self, bytes: u64) -> u64 {
+        self.0.hole_bytes.replace(bytes)
+    }
+
     /// Has writes fail as those of a device that is gone, and the flush of what it took before, or no more.
     pub fn refuse_writes(&self, refuse: bool) {
         if self.0.is_lost.replace(refuse) != refuse {
@@ -270,6 +283,7 @@ impl Reader {
             displaced: Cell::new(None),
             looks: Cell::new(0),
             noted: Cell::new(0),
+            hole_bytes: Cell::new(0),
             is_lost: Cell::new(false),
             is_told: Cell::new(false),
         }))

@@ -99,6 +99,16 @@ impl Placed {
         }
     }
 
+    /// Bytes of a file, of those that it had when it was opened, for which its file system has set no space aside. Blocks
+    /// for as long as the system does.
+    ///
+    /// # Errors
+    /// What the system says where nobody can tell.
+    pub fn hole_bytes(&self) -> io::Result<u64> {
+        let allocated = if self.is_block { u64::MAX } else { self.file.metadata()?.blocks() * 512 };
+        Ok(self.size_bytes.saturating_sub(allocated))
+    }
+
     /// For [`FileDevice::note_displaced`](super::file::FileDevice::note_displaced).
     pub fn number(&self) -> u64 {
         self.number
