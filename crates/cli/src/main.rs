@@ -34,6 +34,7 @@ mod remote;
 mod text;
 mod witness;
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -119,7 +120,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let command = match Cli::try_parse() {
+    let command = match Cli::try_parse_from(arguments(std::env::args_os().collect())) {
         Ok(cli) => cli.command,
         Err(error) => {
             match error.use_stderr() && is_json_wanted() {
@@ -161,6 +162,23 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => report(&failure),
     }
+}
+
+/// The words of a command line, with the command before what stands in front of it of the options that commands which ask
+/// the daemon have.
+fn arguments(mut words: Vec<OsString>) -> Vec<OsString> {
+    let known = admin::Asking::augment_args(clap::Command::new("forebay"));
+    let mut command = 1;
+    while let Some(option) = words.get(command).and_then(|word| word.to_str()?.strip_prefix("--")) {
+        let name = option.split('=').next();
+        let Some(known) = known.get_arguments().find(|it| it.get_long() == name) else { break };
+        let is_alone = !known.get_action().takes_values() || option.contains('=');
+        command += if is_alone { 1 } else { 2 };
+    }
+    if command < words.len() {
+        words[1..=command].rotate_right(1);
+    }
+    words
 }
 
 /// Tells on standard error why a command failed; the exit code to end with. Whoever asked for JSON gets it for failures,
@@ -244,6 +262,28 @@ type Result<T> = std::result::Result<T, Failure>;
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+
+    #[test]
+    fn options_that_stand_before_a_command_are_its_own() {
+        let moved = |line: &str| {
+            let words = line.split(' ').map(Into::into).collect();
+            let words: Vec<_> =
+                super::arguments(words).into_iter().map(|it| it.into_string()).collect();
+            words.into_iter().map(Result::unwrap).collect::<Vec<_>>().join(" ")
+        };
+        for (line, expected) in [
+            ("forebay --json pool list", "forebay pool --json list"),
+            ("forebay --control /s --bytes status", "forebay status --control /s --bytes"),
+            ("forebay --control=/s stats 5 --json", "forebay stats --control=/s 5 --json"),
+            ("forebay pool list --json", "forebay pool list --json"),
+            ("forebay --json --help", "forebay --help --json"),
+            ("forebay --nosuch pool", "forebay --nosuch pool"),
+            ("forebay --control", "forebay --control"),
+            ("forebay --json", "forebay --json"),
+        ] {
+            assert_eq!(moved(line), expected);
+        }
+    }
 
     #[test]
     fn the_definition_of_the_command_line_is_consistent() {

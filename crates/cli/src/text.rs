@@ -14,7 +14,7 @@ use forebay_device::Nanos;
 use forebay_device::runtime::{MICROSECOND, MILLISECOND, SECOND};
 use forebay_engine::ids::BLOCK_BYTES;
 use forebay_engine::limits::STRIPE_BYTES;
-pub(crate) use forebay_engine::text::{bytes, plural};
+pub(crate) use forebay_engine::text::plural;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use textwrap::core::Word;
 use textwrap::{WordSeparator, WordSplitter, WrapAlgorithm};
@@ -191,6 +191,27 @@ pub(crate) fn fitted(head: &str, further: usize, text: &str) -> String {
 /// Prints a fact, see [`fitted`]; further lines begin below it.
 pub(crate) fn fact(head: &str, text: impl Display) {
     say(fitted(head, head.chars().count(), &text.to_string()));
+}
+
+/// Whether sizes are told to the last byte: `--bytes`.
+static IS_EXACT: AtomicBool = AtomicBool::new(false);
+
+/// From now on sizes are told to the last byte, or not.
+pub(crate) fn tell_bytes(is_exact: bool) {
+    IS_EXACT.store(is_exact, Ordering::Relaxed);
+}
+
+/// Whether they are.
+pub(crate) fn is_exact() -> bool {
+    IS_EXACT.load(Ordering::Relaxed)
+}
+
+/// A size with about two digits and its unit, unless it is told to the last byte.
+pub(crate) fn bytes(count: u64) -> String {
+    match is_exact() {
+        true => format!("{count} B"),
+        false => forebay_engine::text::bytes(count),
+    }
 }
 
 /// A number with its thousands apart.

@@ -59,6 +59,9 @@ pub(crate) struct Asking {
     /// Print the answer as JSON, with the version of its form as `schema`
     #[arg(long, global = true, display_order = 901)]
     json: bool,
+    /// Print sizes in bytes, to the last one; what the daemon says in sentences keeps its units
+    #[arg(long, global = true, display_order = 902)]
+    bytes: bool,
 }
 
 /// An open way to the daemon.
@@ -74,6 +77,7 @@ impl Asking {
     /// # Errors
     /// If the system gives too little.
     pub(crate) fn daemon(&self) -> Result<Daemon<'_>> {
+        text::tell_bytes(self.bytes);
         let client = Client::new(&self.control)
             .map_err(|error| Failure::system("prepare to ask the daemon", &error))?;
         Ok(Daemon { client, socket: &self.control, json: self.json })

@@ -217,18 +217,21 @@ pub(super) fn below(us: Option<u64>) -> String {
 }
 
 /// What stands above the columns: what they are about, and their units.
-const HEAD: [[&str; 11]; 2] = [
-    ["", "READ", "", "", "", "", "WRITE", "", "", "", "DESTAGE"],
-    ["", "/S", "MIB/S", "HIT %", "RAM%", "P99", "/S", "MIB/S", "P99", "DIRTY", "MIB/S"],
-];
+fn head() -> [[&'static str; 11]; 2] {
+    let rate = if text::is_exact() { "B/S" } else { "MIB/S" };
+    [
+        ["", "READ", "", "", "", "", "WRITE", "", "", "", "DESTAGE"],
+        ["", "/S", rate, "HIT %", "RAM%", "P99", "/S", rate, "P99", "DIRTY", rate],
+    ]
+}
 
 /// Columns within 80; a name or a number that is longer moves what follows.
 fn row(cells: &[&str; 11]) -> String {
-    let [name, read, read_mib, hits, ram, read_p99, write, write_mib, write_p99, dirty, destage] =
+    let [name, read, read_rate, hits, ram, read_p99, write, write_rate, write_p99, dirty, destage] =
         cells;
     format!(
-        "{name:9} {read:>6} {read_mib:>6} {hits:>5} {ram:>4} {read_p99:>6} {write:>7} \
-         {write_mib:>6} {write_p99:>6} {dirty:>8} {destage:>7}"
+        "{name:9} {read:>6} {read_rate:>6} {hits:>5} {ram:>4} {read_p99:>6} {write:>7} \
+         {write_rate:>6} {write_p99:>6} {dirty:>8} {destage:>7}"
     )
 }
 
@@ -236,7 +239,7 @@ fn row(cells: &[&str; 11]) -> String {
 fn lines(report: &Report, with_head: bool) -> String {
     let mut lines = Vec::new();
     if with_head {
-        lines.extend(HEAD.iter().map(row));
+        lines.extend(head().iter().map(row));
     }
     for PoolRates { pool, volumes } in &report.pools {
         lines.extend(std::iter::once(pool).chain(volumes).map(line));
@@ -245,7 +248,10 @@ fn lines(report: &Report, with_head: bool) -> String {
 }
 
 fn line(rates: &Rates) -> String {
-    let mib = |bytes: f64| format!("{:.1}", bytes / f64::from(1 << 20));
+    let rate = |bytes: f64| match text::is_exact() {
+        true => format!("{bytes:.0}"),
+        false => format!("{:.1}", bytes / f64::from(1 << 20)),
+    };
     let latency = |value: Option<Option<u64>>| below(value.flatten());
     let p99 = rates.latency.as_ref();
     let hits = rates.read_hit_ratio.map_or("-".to_owned(), |ratio| format!("{:.1}", 100.0 * ratio));
@@ -254,15 +260,15 @@ fn line(rates: &Rates) -> String {
     row(&[
         &rates.name,
         &format!("{:.0}", rates.read_requests_per_s),
-        &mib(rates.read_bytes_per_s),
+        &rate(rates.read_bytes_per_s),
         &hits,
         &ram,
         &latency(p99.map(|latency| latency.read_p99_below_us)),
         &format!("{:.0}", rates.write_requests_per_s),
-        &mib(rates.write_bytes_per_s),
+        &rate(rates.write_bytes_per_s),
         &latency(p99.map(|latency| latency.write_p99_below_us)),
         &text::bytes(rates.dirty_bytes).replace(' ', ""),
-        &mib(rates.destage_bytes_per_s),
+        &rate(rates.destage_bytes_per_s),
     ])
 }
 
@@ -310,7 +316,7 @@ mod tests {
         assert_eq!(latency.write_p99_below_us, None);
         let line = line(rates);
         assert_eq!(line.split_whitespace().collect::<Vec<_>>()[1..5], ["100", "0.0", "75.0", "-"]);
-        let [about, units] = HEAD.each_ref().map(|head| row(head).chars().count());
+        let [about, units] = head().each_ref().map(|head| row(head).chars().count());
         assert_eq!((line.chars().count(), about, units), (80, 80, 80), "{line}");
     }
 

@@ -341,3 +341,54 @@ fn what_takes_something_away_or_brings_it_back_says_what_comes_next() {
     next(&["pool", "import", "fast"], "`forebay volume add fast/NAME --origin PATH`");
     next(&["pool", "destroy", "fast", "--yes"], "`forebay pool create NAME --ssd PATH`");
 }
+
+/// What its index may take, as `--bytes` prints it.
+fn index_max(json: &str) -> String {
+    let pool: serde_json::Value = serde_json::from_str(json).unwrap();
+    format!("of at most {} B;", pool["usage"]["index_bytes_max"])
+}
+
+#[test]
+fn what_commands_that_ask_take_stands_before_or_behind_their_words() {
+    let daemon = served("anywhere");
+    let socket = daemon.dir.path("control.sock");
+    let control = ["--control", socket.to_str().unwrap()];
+    let said = |parts: &[&[&str]]| {
+        let mut command = forebay();
+        let output = run(command.env_remove("FOREBAY_CONTROL").args(parts.concat()));
+        assert!(output.status.success(), "{parts:?}: {}", stderr(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let json = said(&[&["volume", "list", "--json"], &control]);
+    assert!(json.starts_with("{\n  \"schema\": 1"), "{json}");
+    let list: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let size = format!(" {} B ", list["items"][0]["size_bytes"]);
+    for parts in [
+        [&control[..], &["--json", "volume", "list"]],
+        [&["--json", "volume"], &[&control[..], &["list"]].concat()],
+    ] {
+        let other: serde_json::Value = serde_json::from_str(&said(&parts)).unwrap();
+        assert_eq!(other["items"][0]["name"], list["items"][0]["name"]);
+    }
+    for parts in [
+        [&control[..], &["--bytes", "volume", "list"]],
+        [&["volume", "list", "--bytes"], &control[..]],
+    ] {
+        assert!(said(&parts).contains(&size), "{}", said(&parts));
+    }
+    assert!(!said(&[&["volume", "list"], &control]).contains(&size));
+    let of_bytes = |words: &[&str]| said(&[words, &["--bytes"], &control[..]]);
+    let index = index_max(&said(&[&["pool", "show", "fast", "--json"], &control]));
+    for words in [&["status"][..], &["pool", "show", "fast"]] {
+        assert!(of_bytes(words).contains(&index), "{}", of_bytes(words));
+    }
+    assert!(
+        of_bytes(&["volume", "show", "fast/vm"]).contains(format!("size    {size}").trim_end())
+    );
+    assert!(of_bytes(&["stats"]).contains(" B/S "), "{}", of_bytes(&["stats"]));
+    // Commands that ask nobody have some options of these names, and no others.
+    assert_eq!(said(&[&["--json", "explain"]]), said(&[&["explain", "--json"]]));
+    let refused = run(forebay().args(["--control", "/nowhere", "man", "/nowhere"]));
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).contains("unexpected argument '--control'"), "{}", stderr(&refused));
+}
