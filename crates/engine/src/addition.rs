@@ -14,7 +14,9 @@
 //! * It is watched from the first request on ([`crate::deadline`]), so one that hangs is refused, or left
 //!   behind once it is a member.
 //! * If another member is left behind by the update that names the new one, the new one hears of it before
-//!   anything counts without that other: two of the three would be most of them ([`Core::write_superblocks`]).
+//!   anything counts without that other: two of the three would be most of them ([`Core::write_superblocks`]). A root
+//!   that notes what is lost with that other it has before a superblock names both: it would look as if it had been set
+//!   back to before it ([`crate::marks`]).
 //! * If the new member fails before the others have heard of it, the pool is what it was. If its
 //!   superblock cannot be erased then, the pool leaves the epoch out that stands there.
 //! * A spare keeps its mark until its own superblock is written, and gets it back if it cannot be a member
@@ -313,7 +315,32 @@ impl Core {
         self.tell_joining(member, next, None).await.map_err(failed)
     }
 
-    /// Writes its superblock to a member that is to join; the root that it names before that, where it has another.
+    /// Writes a root to a slot of a member that is to join, durably.
+    async fn write_root(
+        &self,
+        member: &Member,
+        root: &Root,
+        slot: u64,
+    ) -> std::result::Result<(), IoError> {
+        let at = root_offset(self.superblock.borrow().root_bytes, slot);
+        member.device.write(at, Buf::copy_of(&root.encode()).freeze()).done().await?;
+        member.device.flush().done().await
+    }
+
+    /// Gives the root that notes what is lost to who is to join, before superblocks name both: of a member that they name and
+    /// that had an older one it would look as if it had been set back.
+    pub(crate) async fn mark_joining(&self, root: &Root) {
+        for (index, member) in self.members.iter().enumerate() {
+            if member.standing.get() == Standing::Joining
+                && let Err(error) = self.write_root(member, root, 0).await
+            {
+                self.fail_member(index, "writing a root to", error);
+            }
+        }
+    }
+
+    /// Writes its superblock to a member that is to join. The root that it names, where it has another, is in slot 0 by then, and
+    /// comes to slot 1 before.
     pub(crate) async fn tell_joining(
         &self,
         member: &Member,
@@ -321,12 +348,7 @@ impl Core {
         marks: Option<&Root>,
     ) -> std::result::Result<(), IoError> {
         if let Some(root) = marks {
-            let data = Buf::copy_of(&root.encode()).freeze();
-            for slot in 0..2 {
-                let at = root_offset(next.root_bytes, slot);
-                member.device.write(at, data.clone()).done().await?;
-                member.device.flush().done().await?;
-            }
+            self.write_root(member, root, 1).await?;
         }
         let own = Superblock { device: member.id, ..next.clone() };
         for slot in 0..2 {

@@ -1,7 +1,8 @@
 //! Making a volume as large as its origin has become.
 //!
-//! * The new size is durable in the superblocks before anybody is told of it (INV-40): a crash leaves
-//!   the old size, at which nobody has seen the rest, or the new one.
+//! * The new size is durable in the witness and in the superblocks before anybody is told of it (INV-40): a crash
+//!   leaves the old size, at which nobody has seen the rest, or the new one. With the old one in the witness a pool
+//!   that is served without its members would cut off what clients have seen.
 //! * Bytes behind the last whole block are never cached, and growth makes them a part of one that may
 //!   be. A write to them holds the block's range lock, beside which nothing is populated, and looks at
 //!   the size again once it has it: a request that was cut before the growth finds a block like any
@@ -14,7 +15,7 @@ use forebay_device::LocalBoxFuture;
 
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::VOLUME_BLOCKS_MAX;
+use crate::format::{Superblock, VOLUME_BLOCKS_MAX};
 use crate::ids::{BLOCK_BYTES, SECTOR_BYTES};
 use crate::planted::{self, Bug};
 use crate::pool::Pool;
@@ -37,7 +38,7 @@ impl Pool {
     ///
     /// # Errors
     /// Those of [`Pool::grown_size`]; [`ErrorKind::Stopping`]; [`ErrorKind::Io`] if the origin cannot
-    /// be flushed or the superblocks cannot be written. The volume has its old size then.
+    /// be flushed, or the witness or the superblocks cannot be written. The volume has its old size then.
     pub fn grow_volume<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<u64>> {
         Box::pin(async move {
             let core = &self.core;
@@ -93,13 +94,22 @@ impl Core {
     }
 
     async fn grow(&self, v: &Rc<VolumeState>, size_bytes: u64) -> Result<()> {
-        let control = self.control.lock().await;
-        self.write_superblocks(|superblock| {
+        let grown = |superblock: &mut Superblock| {
             for record in superblock.volumes.iter_mut().filter(|record| record.id == v.id) {
                 record.size_bytes = size_bytes;
             }
-        })
-        .await?;
+        };
+        let control = self.control.lock().await;
+        if !self.is_witnessed(grown).await {
+            let what = format!(
+                "volume \"{}\" does not grow: the witness cannot be written, and without its cache devices the pool \
+                 would be served as large as the volume was",
+                v.name
+            );
+            return Err(Error::new(ErrorKind::Io, what)
+                .hint("make the witness file writable: `forebay events` says why it is not"));
+        }
+        self.write_superblocks(grown).await?;
         drop(control);
         v.set_size(size_bytes);
         Ok(())

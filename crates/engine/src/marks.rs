@@ -78,7 +78,7 @@ impl Losses {
     }
 }
 
-/// The root that notes what is lost, durable in slot 0 of all members that serve.
+/// The root that notes what is lost, durable in slot 0 of all members that serve, and of one that is to join.
 pub(crate) struct Marks<'a> {
     pub root: Root,
     /// The last one that it is about.
@@ -150,6 +150,7 @@ impl Core {
             self.flush_each("what is left on").await?;
             let root = Root { marks: true, ..self.next_root(images, epoch, false) };
             self.write_marks(&root, 0).await?;
+            self.mark_joining(&root).await;
             if !self.losses.any_since(loss) {
                 planted::seen("losses marked");
                 return Ok(Marks { root, loss, _roots: roots });

@@ -367,17 +367,23 @@ impl Core {
             return Ok(true);
         }
         let _control = self.lock_settled(Superblock::is_covered).await?;
-        let mut marked = self.superblock.borrow().clone();
-        mark_dirty(&mut marked, v, true);
-        if !self.witness_lags.get() {
-            self.tell_witness(witness_of(&marked), false).await;
-        }
-        if self.witness_lags.get() {
+        let mark = |superblock: &mut Superblock| mark_dirty(superblock, v, true);
+        // While it lags its keeper tries, not each write.
+        if self.witness_lags.get() || !self.is_witnessed(mark).await {
             return Ok(false);
         }
-        Box::pin(self.write_superblocks(|superblock| mark_dirty(superblock, v, true))).await?;
+        Box::pin(self.write_superblocks(mark)).await?;
         v.may_be_dirty.set(true);
         Ok(true)
+    }
+
+    /// Tells the witness of a change before the superblocks are: whether it knows. While no member is there a pool is served
+    /// by what it says. The caller holds `control`.
+    pub(crate) async fn is_witnessed(&self, change: impl FnOnce(&mut Superblock)) -> bool {
+        let mut next = self.superblock.borrow().clone();
+        change(&mut next);
+        self.tell_witness(witness_of(&next), false).await;
+        !self.witness_lags.get()
     }
 
     /// Takes `control` once a root speaks for the newest epoch, unless the superblock says that it may be

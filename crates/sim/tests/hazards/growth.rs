@@ -7,6 +7,7 @@ use std::rc::Rc;
 use forebay_device::model::world::Crash;
 use forebay_device::runtime::MICROSECOND;
 use forebay_device::{Buf, Request, Runtime};
+use forebay_engine::format::Witness;
 use forebay_engine::planted::Bug;
 use forebay_sim::content::{Found, fill, identify};
 
@@ -187,6 +188,34 @@ fn a_tail_that_no_flush_covers_is_not_cached_when_it_is_part_of_a_block() {
             same("blocks cached", rig.pool().blocks().0, cached + u64::from(!fails))?;
         }
         Ok(())
+    });
+}
+
+/// Without its members a pool is served by what the witness says: with less than clients were told the end of a volume would
+/// be cut off.
+#[test]
+fn a_volume_does_not_grow_before_the_witness_knows() {
+    survive(4, |seed| {
+        let rig = small(seed);
+        rig.write(2, 3, 1)?;
+        rig.destage()?;
+        enlarge(&rig);
+        rig.witness_refuses.set(true);
+        if seed % 2 == 0 {
+            // It is known by then that it cannot be written.
+            let pool = rig.pool();
+            let set = rig.run(async move { pool.set_write_amplification_max(200).await })?;
+            set.map_err(|error| error.to_string())?;
+        }
+        let refused = grow(&rig)?.err().ok_or("it grows, and the witness has its old size")?;
+        assert!(refused.contains("the witness cannot be written"), "{refused}");
+        same("size", rig.volume().size_bytes(), OLD_BYTES)?;
+        rig.witness_refuses.set(false);
+        same("grown to", grow(&rig)??, NEW_BYTES)?;
+        rig.crash(Crash::PowerCut);
+        let witness = rig.recall().ok_or("no witness")?;
+        let known = Witness::decode(&witness).map_err(|error| error.to_string())?;
+        same("known size", known.volumes[0].size_bytes, NEW_BYTES).map(drop)
     });
 }
 

@@ -1,11 +1,14 @@
 //! A member that has been set back, as by a copy or a snapshot of it: all that it holds verifies, and others have overwritten it
 //! since.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_device::BlockDevice;
 use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::model::world::Crash;
+use forebay_device::runtime::{MILLISECOND, Runtime, SECOND};
+use forebay_engine::format::{Layout, SUPERBLOCK_BYTES};
 use forebay_engine::planted::Bug;
 use forebay_engine::{EventKind, Mode};
 
@@ -46,6 +49,12 @@ fn write(rig: &Rc<Rig>, version: u64) -> Result<(), String> {
 
 fn reads(rig: &Rc<Rig>, when: &str, version: u64) -> Result<(), String> {
     (3..3 + BLOCKS).try_for_each(|block| same(when, rig.read(block)?, version).map(drop))
+}
+
+/// Where a superblock slot stands.
+fn superblock(slot: usize) -> Range<u64> {
+    let at = Layout::superblock_offset(slot);
+    at..at + SUPERBLOCK_BYTES as u64
 }
 
 /// What a member holds.
@@ -219,5 +228,45 @@ fn a_member_that_has_just_joined_is_not_taken_for_one_that_was_set_back() {
         rig.offer(&[members]);
         rig.open()?;
         reads(&rig, "with the new member alone", 1)
+    });
+}
+
+/// It fails beside another one that takes data with it, and is there again at the next start: it was never behind those that
+/// have noted the loss, it had not come as far.
+#[test]
+fn a_member_that_fails_as_it_joins_beside_a_loss_is_not_taken_for_one_that_was_set_back() {
+    survive(4, |seed| {
+        let failed = seed as usize % 2;
+        let (mut opened, mut beside) = (0, 0);
+        for (after, ios) in (0..8).flat_map(|after| (1..=30).map(move |ios| (after, ios))) {
+            let rig = Rig::new(seed, Plan { spares: 1, ..plan(2, 1) });
+            write(&rig, 2)?;
+            let (pool, device) = (rig.pool(), Rc::clone(&rig.gates[2]) as Rc<dyn BlockDevice>);
+            let slot = superblock(seed as usize / 2);
+            rig.broken[failed].failing.arm(Trigger::every(Ops::Writes).within(slot));
+            rig.world.spawn(Box::pin(async move {
+                pool.add_member(device).await.ok();
+            }));
+            while rig.broken[failed].failing.hits() == 0 {
+                rig.pause(MILLISECOND / 100);
+            }
+            rig.broken[2].failing.arm(Trigger::every(Ops::All).after(after));
+            rig.world.crash_at(Some(rig.world.io_count() + ios));
+            rig.world.run_for(SECOND).ok();
+            rig.world.crash_at(None);
+            rig.crash(KINDS[ios as usize % 2]);
+            beside += u64::from(rig.broken[2].failing.hits() > 0);
+            rig.broken[2].mend();
+            rig.offer(&[1 - failed, 2]);
+            match rig.open() {
+                Ok(()) => opened += 1,
+                Err(error) if error.contains("has been set back") => {
+                    return Err(format!("{after} of its I/Os, {ios} in all: {error}"));
+                }
+                Err(_) => {}
+            }
+        }
+        assert!(opened > 50 && beside > 50, "opened {opened}, failed as it joined {beside}");
+        Ok(())
     });
 }
