@@ -48,10 +48,10 @@ test-product:
 	RUST_TEST_THREADS=$(TEST_THREADS) cargo test $(LOCKED) --workspace --exclude forebay-sim
 	$(BUILT)/forebay-bench instructions
 
-# Tests of the product wait for most of their time. The simulator has what they leave of the processors, and is heard at its end.
+# Tests of the product wait for most of their time. The simulator has what they leave of the processors, and is heard at its end,
+# also if that is early.
 test-simulator:
-	@nice -n 19 $(MAKE) --no-print-directory simulate > $(BUILT)/simulator.log 2>&1 && passed=0 || passed=$$?; \
-	  cat $(BUILT)/simulator.log; exit $$passed
+	@trap 'cat $(BUILT)/simulator.log' EXIT; nice -n 19 $(MAKE) --no-print-directory simulate > $(BUILT)/simulator.log 2>&1
 
 simulate:
 	cargo test $(LOCKED) -p forebay-sim

@@ -280,18 +280,34 @@ fn volume_name(volume: usize) -> String {
     format!("v{volume}")
 }
 
-async fn open_with(env: &Env, options: OpenOptions) -> engine::Result<Pool> {
+/// The member that loses roots, where a start ended since it looks as if it had been set back and nobody else can say
+/// that no epoch has begun without the others: it is to be detached, and a person to accept that.
+fn seems_older(env: &Env, error: &engine::Error) -> Option<Rc<dyn BlockDevice>> {
+    let what = error.to_string();
+    let rot = env.config.rot.filter(|rot| rot.head_one_in > 0 && !rot.alone)?;
+    let is_it = what.contains("has been set back")
+        && what.contains("neither the witness nor more than half of the members");
+    is_it.then(|| Rc::clone(&env.members[rot.member]))
+}
+
+async fn open_with(env: &Env, mut options: OpenOptions) -> engine::Result<Pool> {
     let runtime = Rc::clone(&env.runtime);
-    let (offered, tuning) = (offered(env).await, env.config.tuning.clone());
-    let open = |options: OpenOptions| {
-        let (runtime, members) = (Rc::clone(&runtime), offered.clone());
-        engine::open_with(runtime, members, witness(env), tuning.clone(), options)
-    };
+    let (mut offered, tuning) = (offered(env).await, env.config.tuning.clone());
     loop {
-        match open(options.clone()).await {
+        let (runtime, members, tuning) = (Rc::clone(&runtime), offered.clone(), tuning.clone());
+        let opened = engine::open_with(runtime, members, witness(env), tuning, options.clone());
+        match opened.await {
             Err(error) if error.to_string().contains("the witness cannot be written") => {
                 count("start: once more for the witness", 1);
             }
+            Err(error) => match seems_older(env, &error).filter(|_| !options.accept_missing) {
+                Some(older) => {
+                    count("start: accepted without one that had lost roots", 1);
+                    offered.retain(|member| !Rc::ptr_eq(member, &older));
+                    options.accept_missing = true;
+                }
+                None => return Err(error),
+            },
             opened => return opened,
         }
     }

@@ -117,6 +117,7 @@ impl Seed {
             "has been set back",
             "as they were at an earlier time",
             "more than half of the members",
+            "all that they hold may be stale",
         ];
         match known.iter().any(|known| refusal.contains(known)) {
             true => Ok(()),
