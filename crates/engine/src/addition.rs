@@ -302,10 +302,9 @@ impl Core {
     async fn prepare(&self, index: usize, next: &Superblock) -> Result<()> {
         let member = &self.members[index];
         let failed = |error| Error::io("preparing a new cache device", error);
-        let root = Buf::copy_of(&self.read_root().await?.encode()).freeze();
+        let root = self.read_root().await?;
         for slot in 0..2 {
-            let at = root_offset(next.root_bytes, slot);
-            member.device.write(at, root.clone()).done().await.map_err(failed)?;
+            self.give_root(member, &root, slot).await.map_err(failed)?;
         }
         self.claim_member(index).await.map_err(failed)?;
         member.device.flush().done().await.map_err(failed)?;
@@ -315,8 +314,8 @@ impl Core {
         self.tell_joining(member, next, None).await.map_err(failed)
     }
 
-    /// Writes a root to a slot of a member that is to join, durably.
-    async fn write_root(
+    /// Writes a root to a slot of a member that is to join, durably: it is not among those that serve.
+    async fn give_root(
         &self,
         member: &Member,
         root: &Root,
@@ -332,7 +331,7 @@ impl Core {
     pub(crate) async fn mark_joining(&self, root: &Root) {
         for (index, member) in self.members.iter().enumerate() {
             if member.standing.get() == Standing::Joining
-                && let Err(error) = self.write_root(member, root, 0).await
+                && let Err(error) = self.give_root(member, root, 0).await
             {
                 self.fail_member(index, "writing a root to", error);
             }
@@ -348,7 +347,7 @@ impl Core {
         marks: Option<&Root>,
     ) -> std::result::Result<(), IoError> {
         if let Some(root) = marks {
-            self.write_root(member, root, 1).await?;
+            self.give_root(member, root, 1).await?;
         }
         let own = Superblock { device: member.id, ..next.clone() };
         for slot in 0..2 {

@@ -205,26 +205,13 @@ impl Core {
     /// seen to that), so a slot 0 that is torn leaves it. False, and it counts for nothing, if members
     /// were lost since `loss`.
     pub(crate) async fn store_root(&self, root: &Root, loss: Loss) -> Result<bool> {
-        let root_bytes = self.superblock.borrow().root_bytes;
-        let data = Buf::copy_of(&root.encode()).freeze();
         for slot in 0..2 {
-            let at = root_offset(root_bytes, slot);
             let held = self.roots.lock().await;
             if self.losses.any_since(loss) {
                 planted::seen("root given up with a member");
                 return Ok(false);
             }
-            let writes: Vec<(usize, Io)> = self
-                .serving()
-                .map(|(index, member)| (index, member.device.write(at, data.clone())))
-                .collect();
-            for (index, write) in writes {
-                add(&self.counters.ssd_checkpoint_bytes, data.len() as u64);
-                if let Err(error) = write.done().await {
-                    self.fail_member(index, "writing a root to", error);
-                }
-            }
-            self.flush_each("a root on").await?;
+            self.write_root(root, slot).await?;
             // Whoever notes what is lost writes a root of its own meanwhile.
             drop(held);
             self.settle_members().await?;
@@ -235,6 +222,23 @@ impl Core {
         self.roots.note_durable(root.epoch);
         self.epoch_begun.wake_all();
         Ok(true)
+    }
+
+    /// Writes a root to a slot of all members that serve, durably. The caller holds the lock of roots.
+    pub(crate) async fn write_root(&self, root: &Root, slot: u64) -> Result<()> {
+        let at = root_offset(self.superblock.borrow().root_bytes, slot);
+        let data = Buf::copy_of(&root.encode()).freeze();
+        let writes: Vec<(usize, Io)> = self
+            .serving()
+            .map(|(index, member)| (index, member.device.write(at, data.clone())))
+            .collect();
+        for (index, write) in writes {
+            add(&self.counters.ssd_checkpoint_bytes, data.len() as u64);
+            if let Err(error) = write.done().await {
+                self.fail_member(index, "writing a root to", error);
+            }
+        }
+        self.flush_each("a root on").await
     }
 
     /// Flushes every member, whatever was appended. It counts once no epoch names one that failed.

@@ -16,11 +16,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use forebay_device::{Buf, IoErrorKind};
+use forebay_device::IoErrorKind;
 
-use crate::checkpoint::root_offset;
 use crate::core::Core;
-use crate::counters::add;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::EventKind;
 use crate::format::{Root, State};
@@ -210,16 +208,7 @@ impl Core {
         if planted::is(Bug::LossNotDurable) {
             return Ok(());
         }
-        let at = root_offset(self.superblock.borrow().root_bytes, slot);
-        let data = Buf::copy_of(&root.encode()).freeze();
-        let serving: Vec<_> = self.serving().collect();
-        for (index, member) in serving {
-            add(&self.counters.ssd_checkpoint_bytes, data.len() as u64);
-            if let Err(error) = member.device.write(at, data.clone()).done().await {
-                self.fail_member(index, "writing a root to", error);
-            }
-        }
-        self.flush_each("a root on").await
+        self.write_root(root, slot).await
     }
 
     /// The epoch that names the root has begun: the log goes on, and who asks for what is lost is told.

@@ -116,6 +116,7 @@ async fn change_copies<S: Subject>(stage: Stage<S>) {
         if let Err(error) = outcome
             && !shared.errors_expected.get()
             && shared.config.loss.is_none()
+            && shared.config.set_back.is_none()
             && shared.config.departs.is_none()
             && machine.armoury.failed() == 0
         {

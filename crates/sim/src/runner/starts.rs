@@ -118,6 +118,8 @@ impl Seed {
             "as they were at an earlier time",
             "more than half of the members",
             "all that they hold may be stale",
+            // The copy is of one that the pool has let go of since, and the one that has its place is not there.
+            "which may hold the only copy of writes",
         ];
         match known.iter().any(|known| refusal.contains(known)) {
             true => Ok(()),

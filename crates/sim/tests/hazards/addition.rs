@@ -689,7 +689,7 @@ fn who_comes_or_goes_hears_of_a_member_that_is_left_behind() {
                 };
             }));
             while rig.broken[0].failing.hits() == 0 {
-                rig.pause(MILLISECOND / 100);
+                rig.pause(MILLISECOND / 1000);
             }
             rig.world.crash_at(Some(rig.world.io_count() + ios));
             rig.world.run_for(SECOND).ok();
