@@ -180,38 +180,40 @@ impl Core {
 
     /// Ends an attempt that has begun with older copies of members, which were put back in their place: all that they hold
     /// verifies, and may have been overwritten since. A root comes to slot 1 once it is durable in slot 0 of all that its epoch
-    /// names, so one of them that has an older root there has been set back. That is said of roots of the last start alone: what
-    /// this one writes to slot 1 again is of earlier ones.
+    /// names, so one of them that has nothing as new has been set back.
+    ///
+    /// A start writes to slot 1 again what slot 0 of one member has, if slot 1 is damaged there: after a crash that has damaged it,
+    /// for that root was on its way there. (Only where that slot rots, and the crash cut off a later root on its way to slot 0,
+    /// and the next start is cut off as well, a member that never had that root looks as if it had been set back.)
     ///
     /// # Errors
     /// If there are any; the next attempt is without them.
     fn check_ages(&self, found: &[[Option<Root>; 2]]) -> Result<()> {
         let superblock = self.superblock.borrow();
         // One that notes losses comes there once superblocks name it.
-        let counts = |root: &&Root| !root.marks || root.is_named(superblock.marking_root);
+        // Earlier versions wrote none at a start.
+        let counts = |root: &&Root| {
+            root.own_roots && (!root.marks || root.is_named(superblock.marking_root))
+        };
         let second = found.iter().filter_map(|[_, second]| second.as_ref()).filter(counts);
-        let of_last = second.filter(|root| root.start_number == self.log.start_number - 1);
-        let Some(proven) = of_last.max_by_key(|root| root.generation) else { return Ok(()) };
-        let is_older = |root: &Root| root.generation < proven.generation;
+        let Some(proven) = second.max_by_key(|root| root.generation) else { return Ok(()) };
         let mut error = Ok(());
-        for (member, [first, second]) in self.members.iter().zip(found) {
+        for (member, roots) in self.members.iter().zip(found) {
             let mut records = superblock.members.iter();
             let is_named =
                 records.any(|it| it.device == member.id && it.joined_epoch <= proven.epoch);
-            // What is damaged says nothing.
-            let Some(first) = first.as_ref().filter(|first| is_named && is_older(first)) else {
-                continue;
-            };
-            if second.as_ref().is_some_and(|second| !is_older(second))
-                || planted::is(Bug::OlderCopyBelieved)
-            {
+            // What is damaged says nothing. Nor is slot 0 written again before slot 1 has what it had.
+            let newest = roots.iter().flatten().map(|root| root.generation).max();
+            let is_older = |generation: &u64| is_named && *generation < proven.generation;
+            let Some(own) = newest.filter(is_older) else { continue };
+            if planted::is(Bug::OlderCopyBelieved) {
                 continue;
             }
             planted::seen("start: an older copy of a member");
             let what = format!(
                 "cache device {} is as it was at checkpoint {}, and the others went on with it until {}: it has been set back, \
                  as by a copy or a snapshot of it",
-                member.id, first.generation, proven.generation
+                member.id, own, proven.generation
             );
             if let Some(place) = member.place.get() {
                 self.deadline.attempts().fail(place, |_| what.clone());

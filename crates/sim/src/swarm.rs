@@ -289,7 +289,8 @@ impl Config {
         let members = if rng.one_in(4) { (0..self.members).collect() } else { vec![one] };
         let copied = rng.between(1, crashes - 1);
         let back = rng.between(copied + 1, crashes);
-        if members.len() < self.members || self.witness_loss.is_none() {
+        let is_witnessed = self.witness_loss.is_none() && !self.witness_refuses;
+        if members.len() < self.members || is_witnessed {
             self.set_back = Some(SetBack { members, copied, back });
         }
         self

@@ -69,17 +69,28 @@ fn is_told(rig: &Rig) -> bool {
     rig.pool().events().iter().any(told)
 }
 
-/// A run, a copy of a member behind it, a run that overwrites everything, and the copy in its member's place.
-fn set_back(seed: u64, members: usize, copies: u8, ends: [End; 2]) -> Result<Rc<Rig>, String> {
+/// A run, a copy of a member behind it, and a run that overwrites everything; which member that was, and the copy.
+fn overwritten(
+    seed: u64,
+    members: usize,
+    copies: u8,
+    ends: [End; 2],
+) -> Result<(Rc<Rig>, usize, Vec<u8>), String> {
     let rig = Rig::new(seed, plan(members, copies));
     write(&rig, 2)?;
     end(&rig, ends[0])?;
     let member = seed as usize % members;
-    let copy = image(&rig, member);
+    let older = image(&rig, member);
     rig.open()?;
     write(&rig, 3)?;
     end(&rig, ends[1])?;
-    rig.members[member].poke(0, &copy);
+    Ok((rig, member, older))
+}
+
+/// The same, and the copy in its member's place.
+fn set_back(seed: u64, members: usize, copies: u8, ends: [End; 2]) -> Result<Rc<Rig>, String> {
+    let (rig, member, older) = overwritten(seed, members, copies, ends)?;
+    rig.members[member].poke(0, &older);
     Ok(rig)
 }
 
@@ -212,6 +223,32 @@ fn a_member_that_was_set_back_is_found_out_behind_a_loss() {
         rig.crash(Crash::PowerCut);
         rig.members[member].poke(0, &newest);
         rig.open()
+    });
+}
+
+/// The start that comes before it is cut off at each of its I/Os: whatever it has written, what its predecessor left tells.
+#[test]
+fn a_member_that_was_set_back_is_found_out_behind_starts_that_were_cut_off() {
+    survive(SEEDS, |seed| {
+        let mut cut_off = 0;
+        for ios in (1..).step_by(7) {
+            let (rig, member, older) = overwritten(seed, 2, 2, [End::Kill, End::Kill])?;
+            rig.world.crash_at(Some(rig.world.io_count() + ios));
+            let is_over = rig.open().is_ok();
+            rig.world.crash_at(None);
+            rig.crash(KINDS[ios as usize / 7 % 2]);
+            if is_over {
+                assert!(cut_off > 10, "{cut_off} starts were cut off");
+                return Ok(());
+            }
+            cut_off += 1;
+            rig.members[member].poke(0, &older);
+            let at = |error: String| format!("behind {ios} I/Os of a start: {error}");
+            rig.open().map_err(at)?;
+            reads(&rig, "beside an older copy", 3).map_err(at)?;
+            assert!(is_told(&rig), "behind {ios} I/Os of a start: {:?}", rig.pool().events());
+        }
+        Ok(())
     });
 }
 
