@@ -377,12 +377,13 @@ impl Loop {
     }
 
     fn attach(file: &TempFile, options: &[&str]) -> Option<Loop> {
-        let output = std::process::Command::new("losetup")
-            .args(["--find", "--show"])
-            .args(options)
-            .arg(&file.0)
-            .output();
-        match output {
+        let mut command = std::process::Command::new("losetup");
+        Loop::told_by(command.args(["--find", "--show"]).args(options).arg(&file.0))
+    }
+
+    /// The one that a command has made, and says.
+    fn told_by(command: &mut std::process::Command) -> Option<Loop> {
+        match command.output() {
             Ok(output) if output.status.success() => {
                 Some(Loop(String::from_utf8(output.stdout).unwrap().trim().into()))
             }
@@ -401,6 +402,23 @@ impl Loop {
 impl Drop for Loop {
     fn drop(&mut self) {
         let _ = std::process::Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+/// A folder that is removed at the end of its test, behind what is in it.
+struct TempFolder(PathBuf);
+
+impl TempFolder {
+    fn new(name: &str) -> TempFolder {
+        let path = std::env::temp_dir().join(format!("forebay-{name}-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        TempFolder(path)
+    }
+}
+
+impl Drop for TempFolder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
     }
 }
 
@@ -489,6 +507,55 @@ fn a_loop_device_is_the_file_that_it_is_all_of() {
     assert_eq!(Identity::of(&disk.0), Some(own));
     let part = Loop::attach(&file, &["--offset", "1048576"]).unwrap();
     assert_ne!(Identity::of(&part.0), Some(own));
+}
+
+#[test]
+fn a_loop_device_is_its_file_also_where_something_else_is_at_the_path_of_that() {
+    use std::process::Command;
+    let (folder, linked) = (TempFolder::new("covered"), TempFolder::new("linked"));
+    let file = TempFile::below(&folder.0, 8 << 20);
+    let link = TempFile(linked.0.join("link"));
+    std::fs::hard_link(&file.0, &link.0).unwrap();
+    let own = Identity::of(&file.0).unwrap();
+    let Some(disk) = Loop::new(&file, 512) else { return };
+    if !succeeds(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&folder.0)) {
+        return;
+    }
+    let _cover = Mounted(folder.0.clone());
+    assert_eq!(Identity::of(&disk.0), Some(own), "nothing is at its path");
+    let stranger = TempFile(file.0.clone());
+    File::create_new(&stranger.0).unwrap().set_len(8 << 20).unwrap();
+    assert_eq!(Identity::of(&disk.0), Some(own), "another file is at its path");
+    assert_ne!(Identity::of(&stranger.0), Some(own));
+    FileDevice::open(&reactor(), &stranger.0, &OpenOptions::default()).map(drop).unwrap();
+    let error = FileDevice::open(&reactor(), &link.0, &OpenOptions::default()).err().unwrap();
+    assert!(matches!(&error, OpenError::Attached { device, .. } if *device == disk.0), "{error}");
+}
+
+#[test]
+fn a_loop_device_is_its_file_also_where_its_path_is_one_of_another_mount_namespace() {
+    use std::process::Command;
+    let (folder, view) = (TempFolder::new("here"), TempFolder::new("there"));
+    let file = TempFile::below(&folder.0, 8 << 20);
+    let own = Identity::of(&file.0).unwrap();
+    let there = view.0.join(file.0.file_name().unwrap());
+    let script = "mount --bind \"$0\" \"$1\" && losetup --find --show \"$2\"";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script]).args([&folder.0, &view.0, &there]);
+    let Some(disk) = Loop::told_by(&mut command) else { return };
+    assert_eq!(Identity::of(&disk.0), Some(own));
+    let error = FileDevice::open(&reactor(), &file.0, &OpenOptions::default()).err().unwrap();
+    assert!(matches!(&error, OpenError::Attached { device, .. } if *device == disk.0), "{error}");
+}
+
+#[test]
+fn a_loop_device_on_a_block_device_is_what_that_is() {
+    let file = TempFile::new(8 << 20);
+    let Some(below) = Loop::new(&file, 512) else { return };
+    let node = TempFile(file.0.with_extension("node"));
+    std::os::unix::fs::symlink(&below.0, &node.0).unwrap();
+    let upper = Loop::attach(&node, &[]).unwrap();
+    assert_eq!(Identity::of(&upper.0), Identity::of(&file.0));
 }
 
 /// A lease that runs out and is renewed costs a while; one that has ended costs the request.

@@ -9,6 +9,7 @@ use crate::common::daemon::{
     Daemon, VOLUME_BYTES, content, patient, read_all, served, until, until_served,
 };
 use crate::common::held::HeldOrigin;
+use crate::common::looped::LoopSsd;
 use crate::common::{Client, forebay, have, run, signal, stderr};
 
 /// Writes of an origin that hang at a time: the deepest that destaging goes.
@@ -130,6 +131,32 @@ fn a_path_that_does_not_answer_is_refused_and_holds_nobody_up() {
 }
 
 /// The preflight check says so as well, and looks at the others.
+/// To know which file it is made of takes its file system.
+#[test]
+fn a_loop_device_on_what_does_not_answer_holds_nobody_up() {
+    let mut daemon = served("hung-loop");
+    let Some(fuse) = Fuse::open(&daemon) else { return };
+    let Some(_attached) = LoopSsd::on(&fuse.file) else { return };
+    let [first, second] = ["origin-2", "origin-3"].map(|name| {
+        let origin = daemon.dir.sparse(name, VOLUME_BYTES as u64);
+        origin.to_str().unwrap().to_owned()
+    });
+    signal(fuse.child.id(), "STOP");
+    // The kernel knows for a moment what it was told last.
+    let mut look = Command::new("timeout");
+    look.args(["-s", "KILL", "0.2", "stat"]).arg(&fuse.file);
+    until("it does not answer", || !run(&mut look).status.success());
+    daemon.tell(&["volume", "add", "fast/a", "--origin", &first]);
+    daemon.tell(&["volume", "add", "fast/b", "--origin", &second]);
+    // Nor is another one overlooked meanwhile.
+    let file = daemon.dir.full("file", 1 << 20);
+    let Some(other) = LoopSsd::on(&file) else { return };
+    let add = ["volume", "add", "fast/c", "--origin", file.to_str().unwrap()];
+    daemon.refused(&add, &format!("attached as {}", other.path()), "losetup -d");
+    signal(fuse.child.id(), "CONT");
+    daemon.stop();
+}
+
 #[test]
 fn doctor_goes_on_past_a_device_that_does_not_answer() {
     let daemon = Daemon::new("hung-doctor");

@@ -3,8 +3,7 @@
 //! Everything here only explains an error; exclusivity itself is the kernel's (O_EXCL, flock).
 
 use std::ffi::OsString;
-use std::fs::{File, Metadata, read_to_string};
-use std::os::fd::AsRawFd;
+use std::fs::{Metadata, read_to_string};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -59,40 +58,10 @@ pub(super) fn is_swap(meta: &Metadata) -> bool {
     })
 }
 
-fn sysfs(number: u64) -> PathBuf {
+/// The directory in which the kernel tells about the block device `number`.
+pub(super) fn sysfs(number: u64) -> PathBuf {
     let (major, minor) = (libc::major(number), libc::minor(number));
     Path::new("/sys/dev/block").join(format!("{major}:{minor}"))
-}
-
-/// Where the text of a file in sysfs is one line, that line.
-fn line_of(path: &Path) -> Option<PathBuf> {
-    let bytes = std::fs::read(path).ok()?;
-    let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
-    Some(PathBuf::from(OsString::from_vec(line.to_vec())))
-}
-
-/// The file that a loop device is all of, if it is one and the file can be seen.
-pub(super) fn loop_file(number: u64) -> Option<Metadata> {
-    let about = sysfs(number).join("loop");
-    let is_zero =
-        |name: &str| line_of(&about.join(name)).is_some_and(|line| line == Path::new("0"));
-    let is_whole = is_zero("offset") && is_zero("sizelimit");
-    let file = line_of(&about.join("backing_file")).filter(|_| is_whole)?;
-    std::fs::metadata(file).ok()
-}
-
-/// The loop device by which an open file can be written past whoever has it open: its name and number. Files are known by
-/// their paths here, as a look at those of other devices could wait for what does not answer.
-pub(super) fn loop_device(file: &File) -> Option<(String, u64)> {
-    let own = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
-    std::fs::read_dir("/sys/block").ok()?.flatten().find_map(|device| {
-        let name = device.file_name().to_str().filter(|name| name.starts_with("loop"))?.to_owned();
-        let is_own = line_of(&device.path().join("loop/backing_file"))? == own;
-        let is_writable = line_of(&device.path().join("ro"))? == Path::new("0");
-        let number = line_of(&device.path().join("dev")).filter(|_| is_own && is_writable)?;
-        let (major, minor) = number.to_str()?.split_once(':')?;
-        Some((name, libc::makedev(major.parse().ok()?, minor.parse().ok()?)))
-    })
 }
 
 /// Where a partition of the block device is mounted.

@@ -15,6 +15,7 @@ pub mod extents;
 pub mod file;
 pub mod hardware;
 mod holders;
+mod loops;
 pub mod memory;
 pub mod net;
 mod op;

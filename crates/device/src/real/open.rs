@@ -12,7 +12,7 @@ use crate::buf::Buf;
 use crate::device::Stripe;
 use crate::real::place::Identity;
 use crate::real::reactor::StartError;
-use crate::real::{hardware, holders};
+use crate::real::{hardware, holders, loops};
 
 /// Every disk's classic sector.
 const CLASSIC_SECTOR_BYTES: u32 = 512;
@@ -358,7 +358,7 @@ fn lock(path: &Path, file: &File, shared: bool) -> Result<(), OpenError> {
 
 /// Whoever writes to a loop device on the file locks nothing. It is looked for once; one can still be attached later.
 fn refuse_attached(path: &Path, file: &File, read_only: bool) -> Result<(), OpenError> {
-    let Some((name, number)) = holders::loop_device(file).filter(|_| !read_only) else {
+    let Some((name, number)) = loops::loop_device(file).filter(|_| !read_only) else {
         return Ok(());
     };
     let path = path.to_owned();

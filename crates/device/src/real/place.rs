@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use crate::real::holders;
+use crate::real::loops::{self, Backing};
 use crate::real::open::size_of;
 
 /// Which file or block device it is, whatever path leads there. A loop device is the file that it is all of.
@@ -24,8 +24,15 @@ impl Identity {
         if !meta.file_type().is_block_device() {
             return Identity(false, meta.dev(), meta.ino());
         }
-        let below = holders::loop_file(meta.rdev());
-        below.map_or(Identity(true, meta.rdev(), 0), |file| Identity::seen(&file))
+        Identity::of_block(meta.rdev())
+    }
+
+    fn of_block(number: u64) -> Identity {
+        match loops::backing(number).filter(|backing| backing.is_whole) {
+            Some(Backing { block_device: Some(below), .. }) => Identity::of_block(below),
+            Some(file) => Identity(false, file.device, file.inode),
+            None => Identity(true, number, 0),
+        }
     }
 }
 
