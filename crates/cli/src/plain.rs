@@ -32,7 +32,7 @@ pub(crate) struct Plain {
     /// Flushes that have failed, and changes that were under way then: they may be lost, and have ended later.
     failures: Cell<u64>,
     under_way: Cell<usize>,
-    /// Since when some have been under way, and none was answered.
+    /// Since when some have been under way, and none was answered; if none is, when the last one was.
     unanswered: Cell<Nanos>,
 }
 
@@ -77,11 +77,20 @@ impl Plain {
     /// What of the device does not work, if it has not worked for some time.
     pub(crate) fn trouble(&self) -> Option<OriginTrouble> {
         let now = self.runtime.now();
-        let is_silent = self.is_busy() && now >= self.unanswered.get() + ORIGIN_SILENT_SPAN;
+        let asked = self.is_busy().then(|| self.unanswered.get());
+        let tried = self.standing.probing_since().map(|since| since.max(self.unanswered.get()));
+        let is_long = |since: Nanos| now >= since + ORIGIN_SILENT_SPAN;
+        let is_silent = asked.or(tried).is_some_and(is_long);
         if is_silent { Some(OriginTrouble::Silent) } else { self.standing.trouble(now) }
     }
 
-    /// Tries whether it can be read elsewhere, if reads fail and that is due.
+    /// Whether it may still be in a trouble that it was in: something has failed since, and has not succeeded again.
+    pub(crate) fn is_unsure(&self) -> bool {
+        self.standing.is_unsure(self.runtime.now())
+    }
+
+    /// Tries whether it can be read elsewhere, if reads fail and that is due. Whoever ends does not wait for it: a read
+    /// changes nothing, however late.
     pub(crate) async fn probe(&self) {
         let (now, geometry) = (self.runtime.now(), self.device.geometry());
         let place = self.standing.begin_probe(now, geometry.size_bytes, self.sector_bytes);
@@ -294,7 +303,7 @@ mod tests {
     use super::*;
     use crate::host::all;
     use forebay_device::model::disk::{DiskSettings, SimDisk};
-    use forebay_device::model::fault::{Failing, Faults, Ops, Trigger};
+    use forebay_device::model::fault::{Failing, Faults, Hanging, Ops, Stuck, Trigger};
     use forebay_device::model::world::World;
     use forebay_device::runtime::SECOND;
 
@@ -420,5 +429,88 @@ mod tests {
             (Some("writing its origin fails"), Some("reading its origin fails"));
         assert_eq!([0, 2, 4, 6].map(begin), [writing, writing, reading, None], "{told:?}");
         assert_eq!([1, 3, 5, 7].map(begin), [None; 4], "it works again: {told:?}");
+    }
+
+    /// A device whose requests fail, or have no answer, as these say; and what has none.
+    fn faulty(world: &Rc<World>) -> (Rc<dyn BlockDevice>, [Rc<Faults>; 2], Rc<Stuck>) {
+        let runtime = || Rc::clone(world) as Rc<dyn Runtime>;
+        let (faults, stuck) = ([Faults::new(1), Faults::new(2)], Rc::new(Stuck::default()));
+        let failing = Rc::new(Failing {
+            inner: SimDisk::new(world, DiskSettings::origin(1 << 20, 512, true), 2),
+            faults: Rc::clone(&faults[0]),
+            error: IoErrorKind::Media,
+            runtime: runtime(),
+        });
+        let hanging = Hanging {
+            inner: failing,
+            faults: Rc::clone(&faults[1]),
+            stuck: Rc::clone(&stuck),
+            runtime: runtime(),
+        };
+        (Rc::new(hanging), faults, stuck)
+    }
+
+    #[test]
+    fn while_a_try_hangs_its_device_is_in_trouble_and_nothing_else_waits_for_it() {
+        let world = World::new(1);
+        let (device, [failing, hanging], stuck) = faulty(&world);
+        let (own, runtime) = (Rc::clone(&world), Rc::clone(&world) as Rc<dyn Runtime>);
+        let ended = world.run_until(async move {
+            let export = export(&own, Rc::clone(&device));
+            let plain = Rc::clone(&export.plain);
+            let begin_probe = || {
+                let plain = Rc::clone(&plain);
+                runtime.spawn(Box::pin(async move { plain.probe().await }));
+            };
+            failing.arm(Trigger::every(Ops::Reads));
+            for _ in 0..6 {
+                let _ = export.read(0, Buf::zeroed(512)).await;
+                let _ = runtime.sleep(SECOND).await;
+            }
+            assert!(matches!(plain.trouble(), Some(OriginTrouble::Reads(_))));
+            failing.disarm();
+            hanging.arm(Trigger::every(Ops::Reads));
+            for looks in 1..200 {
+                begin_probe();
+                let _ = runtime.sleep(SECOND).await;
+                assert_eq!(stuck.count(), 1, "one at a time");
+                assert!(plain.trouble().is_some(), "it is over after {looks} s");
+            }
+            assert_eq!(plain.trouble(), Some(OriginTrouble::Silent));
+            assert!(!plain.is_busy(), "an end would wait for it");
+            hanging.disarm();
+            stuck.release(&device);
+            let _ = runtime.sleep(SECOND).await;
+            assert_eq!((plain.trouble(), plain.is_unsure()), (None, false));
+        });
+        ended.expect("ends");
+    }
+
+    #[test]
+    fn what_fails_after_a_long_silence_is_not_over() {
+        let world = World::new(1);
+        let (device, [failing, hanging], stuck) = faulty(&world);
+        let (own, runtime) = (Rc::clone(&world), Rc::clone(&world) as Rc<dyn Runtime>);
+        let ended = world.run_until(async move {
+            let export = export(&own, Rc::clone(&device));
+            let plain = Rc::clone(&export.plain);
+            hanging.arm(Trigger::every(Ops::Reads));
+            let reader = Rc::clone(&export);
+            runtime.spawn(Box::pin(async move {
+                let _ = reader.read(0, Buf::zeroed(512)).await;
+            }));
+            let _ = runtime.sleep(ORIGIN_SILENT_SPAN + SECOND).await;
+            assert_eq!(plain.trouble(), Some(OriginTrouble::Silent));
+            hanging.disarm();
+            failing.arm(Trigger::every(Ops::Reads));
+            stuck.release(&device);
+            let (_, read) = export.read(0, Buf::zeroed(512)).await;
+            assert_eq!(read, Err(ExportError::Io));
+            assert_eq!((plain.trouble(), plain.is_unsure()), (None, true));
+            failing.disarm();
+            plain.probe().await;
+            assert_eq!((plain.trouble(), plain.is_unsure()), (None, false));
+        });
+        ended.expect("ends");
     }
 }

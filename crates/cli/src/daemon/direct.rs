@@ -211,8 +211,11 @@ impl Daemon {
         for (volume, reached) in &*direct.volumes.borrow() {
             let Reached::Online(_, plain) = reached else { continue };
             let plain = Rc::clone(plain);
+            let trouble = reached.trouble();
+            if trouble.is_some() || !plain.is_unsure() {
+                self.tell_trouble(slot, volume, trouble, &direct.troubles);
+            }
             self.reactor.spawn(Box::pin(async move { plain.probe().await }));
-            self.tell_trouble(slot, volume, reached.trouble(), &direct.troubles);
         }
     }
 

@@ -105,6 +105,10 @@ use crate::patience::Pending;
 /// How often the daemon looks after its pools.
 const LOOK_INTERVAL: Nanos = SECOND;
 
+/// How long devices have to give back what they were asked for when the daemon has stopped; one that hangs never does.
+/// What is not stuck takes milliseconds, and the service manager gives the whole end 90 seconds.
+const CLOSE_TIME_MAX: Nanos = 5 * SECOND;
+
 /// See the head of the file.
 #[derive(Args)]
 pub(crate) struct Options {
@@ -123,7 +127,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let kept = Kept::ask();
     let log = Log::start()?;
     let result = reactor.block_on(serve(&reactor, config, end, kept, shelf));
-    reactor.close();
+    // What hangs then may reach its device later, as after a crash; nobody was told that it has.
+    reactor.close_within(CLOSE_TIME_MAX);
     drop(log);
     result
 }

@@ -4,14 +4,15 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::common::daemon::{
     Daemon, SSD_BYTES, VOLUME_BYTES, content, read_all, served, show, until, until_served, written,
 };
+use crate::common::held::HeldOrigin;
 use crate::common::looped::LoopSsd;
-use crate::common::{Client, have};
+use crate::common::{Client, have, run, signal};
 use crate::confirm::on_terminal;
 
 const BYPASS: [&str; 4] = ["pool", "bypass", "fast", "--yes"];
@@ -31,6 +32,10 @@ fn alone(name: &str) -> Daemon {
 
 fn put(daemon: &Daemon, ssd: &str, origin: &str, mode: &str) {
     std::fs::write(origin, content(1, VOLUME_BYTES)).unwrap();
+    set_up(daemon, ssd, origin, mode);
+}
+
+fn set_up(daemon: &Daemon, ssd: &str, origin: &str, mode: &str) {
     daemon.tell(&["pool", "create", "fast", "--ssd", ssd, "--accept-data-loss-on-ssd-failure"]);
     daemon.tell(&["volume", "add", "fast/vm", "--origin", origin, "--mode", mode]);
     let socket = daemon.dir.path("nbd");
@@ -399,4 +404,35 @@ fn an_origin_that_fails_without_a_cache_in_front_of_it_is_said_to() {
     assert_eq!(volume_state(&daemon, "fast/vm"), "bypassed");
     drop(client);
     daemon.stop();
+}
+
+#[test]
+fn an_origin_that_hangs_without_a_cache_in_front_of_it_stays_in_trouble_and_lets_the_daemon_end() {
+    let mut daemon = Daemon::new("bypass-hung");
+    let Some(mut origin) = HeldOrigin::new(&daemon.dir) else { return };
+    set_up(&daemon, text(&daemon.ssd("ssd-0")), text(&origin.path), "writethrough");
+    daemon.stop();
+    detach(&daemon);
+    start_without(&mut daemon);
+    daemon.tell(&BYPASS);
+    until_direct(&daemon);
+    let mut client = Client::connect(&daemon.dir.path("nbd"));
+    origin.fail();
+    assert!(client.read(0, &mut [0; 4096]).is_err());
+    drop(client);
+    until("it is told", || told(&daemon, "origin-failed") == 1);
+    let online = told(&daemon, "volume-online");
+    // Between two requests: what the file system has taken keeps a process even from being killed.
+    signal(daemon.pid(), "STOP");
+    assert!(run(Command::new("stat").arg(&origin.path)).status.success());
+    origin.hold_all();
+    signal(daemon.pid(), "CONT");
+    let reason = || daemon.json(&["volume", "show", "fast/vm"])["reason"].to_string();
+    until("a try has no answer", || reason().contains("does not answer"));
+    assert_eq!(volume_state(&daemon, "fast/vm"), "origin-failed");
+    assert_eq!((told(&daemon, "origin-failed"), told(&daemon, "volume-online")), (1, online));
+    signal(daemon.pid(), "TERM");
+    until("the daemon has ended", || daemon.has_ended());
+    assert!(daemon.wait(), "it ended well");
+    origin.release();
 }

@@ -215,17 +215,42 @@ impl Reactor {
     /// # Panics
     /// If called by a task.
     pub fn close(&self) {
+        self.close_until(Nanos::MAX);
+    }
+
+    /// The same before the end of the process, which waits for so long at the most: a device that hangs does not give its
+    /// requests back. Whether the kernel has let go of all memory; what it has keeps this reactor until the process ends.
+    ///
+    /// # Panics
+    /// As [`Reactor::close`].
+    pub fn close_within(self: &Rc<Self>, span: Nanos) -> bool {
+        let has_let_go = self.close_until(self.now().saturating_add(span));
+        if !has_let_go {
+            // It would wait when it is dropped.
+            std::mem::forget(Rc::clone(self));
+        }
+        has_let_go
+    }
+
+    fn close_until(&self, until: Nanos) -> bool {
         assert!(!self.running.get(), "a task cannot close the reactor that runs it");
         self.closed.set(true);
         self.tasks.clear();
-        let untouched = self.ring.borrow_mut().cancel_all();
-        untouched.into_iter().for_each(|op| op.finish(Err(vanished())));
+        self.cancel_all();
         while self.ring.borrow().inflight_count() > 0 {
+            if self.now() >= until {
+                return false;
+            }
             self.ring.borrow_mut().wait(Some(CLOSE_RETRY));
             self.take_answers();
-            let untouched = self.ring.borrow_mut().cancel_all();
-            untouched.into_iter().for_each(|op| op.finish(Err(vanished())));
+            self.cancel_all();
         }
+        true
+    }
+
+    fn cancel_all(&self) {
+        let untouched = self.ring.borrow_mut().cancel_all();
+        untouched.into_iter().for_each(|op| op.finish(Err(vanished())));
     }
 
     /// Queues an operation.
@@ -431,6 +456,24 @@ mod tests {
         reactor.run();
         let used = cpu_time() - before;
         assert!(used < Duration::from_millis(100), "{used:?} of CPU in 300 ms of sleep");
+    }
+
+    #[test]
+    fn a_request_that_the_kernel_keeps_does_not_keep_the_end_of_a_process() {
+        use crate::runtime::MILLISECOND;
+        use std::io::Write;
+        let (silent, mut device) = std::io::pipe().unwrap();
+        let reactor = Reactor::new(Config::default()).unwrap();
+        let (completer, read) = crate::io::pair();
+        let kind = Kind::Read { offset: 0, align_bytes: 1, buf: Buf::zeroed(512) };
+        reactor.start(Op::new(Handle::new(silent.into()), kind, Some(completer)));
+        assert!(!reactor.close_within(MILLISECOND));
+        assert_eq!(Rc::strong_count(&reactor), 2, "its memory is the kernel's");
+        device.write_all(&[7; 512]).unwrap();
+        reactor.close();
+        assert!(reactor.close_within(MILLISECOND));
+        let outcome = crate::executor::block_on_ready(read);
+        assert!(outcome.buf.unwrap().iter().all(|byte| *byte == 7));
     }
 
     #[test]

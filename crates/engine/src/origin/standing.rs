@@ -3,6 +3,7 @@
 //! * One bad place is not a failed origin: while reads fail, another place is read once a second, and as
 //!   soon as that works, only the requests that met the bad one have failed.
 //! * Writes need no such try: as long as something is dirty the elevator repeats them once a second.
+//! * There is one such try at a time. One that does not come back, as of a device that hangs, leaves all as it was.
 //! * Where nothing is tried any more, nobody knows, and what has failed long ago is no trouble.
 
 use std::cell::Cell;
@@ -96,6 +97,16 @@ impl Way {
         self.0.get() != Ability::Able
     }
 
+    /// Whether all have failed since the last success, and that not so long ago that it says nothing any more.
+    fn has_failed_of_late(&self, now: Nanos) -> bool {
+        match self.0.get() {
+            Ability::Able => false,
+            Ability::Doubted { since: at } | Ability::Unable { at, .. } => {
+                now < at + ORIGIN_TROUBLE_SPAN
+            }
+        }
+    }
+
     fn trouble(&self, now: Nanos) -> Option<IoError> {
         match self.0.get() {
             Ability::Unable { error, at } if now < at + ORIGIN_TROUBLE_SPAN => Some(error),
@@ -115,9 +126,9 @@ pub struct Standing {
     pub flushes: Way,
     /// Where the last read failed.
     bad: Cell<u64>,
-    /// When another place was tried last, and whether that try is under way.
+    /// When another place was tried last, and since when one is that has not come back.
     probed: Cell<Nanos>,
-    probing: Cell<bool>,
+    probing: Cell<Option<Nanos>>,
 }
 
 impl Standing {
@@ -131,18 +142,37 @@ impl Standing {
 
     /// What does not work.
     pub fn trouble(&self, now: Nanos) -> Option<OriginTrouble> {
+        let now = self.looked_at(now);
         let reads = || self.reads.trouble(now).map(OriginTrouble::Reads);
         let writes = self.writes.trouble(now).or_else(|| self.flushes.trouble(now));
         writes.map(OriginTrouble::Writes).or_else(reads)
     }
 
+    /// Whether something has failed of late, and nothing of its kind has succeeded since: a trouble that it had before may
+    /// not be over.
+    pub fn is_unsure(&self, now: Nanos) -> bool {
+        let ways = [&self.reads, &self.writes, &self.flushes];
+        ways.into_iter().any(|way| way.has_failed_of_late(self.looked_at(now)))
+    }
+
+    /// Since when another place is being tried without an answer.
+    pub fn probing_since(&self) -> Option<Nanos> {
+        self.probing.get()
+    }
+
+    /// The time of which it is told what fails: a try that has not come back says nothing good, so what was known when it
+    /// began is not over.
+    fn looked_at(&self, now: Nanos) -> Nanos {
+        self.probing.get().unwrap_or(now)
+    }
+
     /// Begins to try whether reads work elsewhere, if that is due; where, of so many bytes.
     pub fn begin_probe(&self, now: Nanos, size: u64, sector: u64) -> Option<u64> {
         let is_due = now >= self.probed.get() + ORIGIN_PROBE_INTERVAL;
-        if !self.reads.is_doubted() || self.probing.get() || !is_due {
+        if !self.reads.is_doubted() || self.probing.get().is_some() || !is_due {
             return None;
         }
-        self.probing.set(true);
+        self.probing.set(Some(now));
         // A bad place may be some tracks wide, or a whole disk of a concatenation.
         let is_in_front = self.bad.get() < size / 2;
         Some(if is_in_front { size / sector * sector - sector } else { 0 })
@@ -150,7 +180,7 @@ impl Standing {
 
     /// Notes how that has ended.
     pub fn end_probe(&self, result: &Result<(), IoError>, now: Nanos) {
-        self.probing.set(false);
+        self.probing.set(None);
         self.probed.set(now);
         self.reads.note(result, now);
     }
@@ -227,5 +257,31 @@ mod tests {
         assert_eq!(probe(20 * SECOND + ORIGIN_PROBE_INTERVAL), Some(0));
         standing.end_probe(&Ok(()), 22 * SECOND);
         assert_eq!(standing.trouble(22 * SECOND), None);
+    }
+    #[test]
+    fn while_a_try_has_not_come_back_nothing_is_over_and_no_other_one_begins() {
+        let standing = Standing::default();
+        let probe = |now| standing.begin_probe(now, SIZE, 512);
+        let (failed, long) = (2 * SECOND + ORIGIN_FAILING_SPAN, 99 * ORIGIN_TROUBLE_SPAN);
+        for now in [2 * SECOND, failed] {
+            standing.note_read(0, &Err(GONE), now);
+            standing.writes.note(&Err(GONE), now);
+        }
+        let writes = Some(OriginTrouble::Writes(GONE));
+        assert_eq!((probe(failed), standing.trouble(failed)), (Some(SIZE - 512), writes));
+        assert_eq!((probe(long), standing.trouble(long)), (None, writes));
+        assert!(standing.is_unsure(long));
+        standing.writes.note(&Ok(()), long);
+        assert_eq!(standing.trouble(long), Some(OriginTrouble::Reads(GONE)));
+        standing.end_probe(&Ok(()), long);
+        assert_eq!((standing.trouble(long), standing.is_unsure(long)), (None, false));
+
+        // What it is over with then is what was known before, unless it has failed as well.
+        standing.note_read(0, &Err(GONE), long);
+        assert!(standing.is_unsure(long) && standing.trouble(long).is_none());
+        assert_eq!(probe(long + SECOND), Some(SIZE - 512));
+        standing.end_probe(&Err(GONE), 2 * long);
+        assert_eq!(standing.trouble(2 * long), Some(OriginTrouble::Reads(GONE)));
+        assert!(!standing.is_unsure(2 * long + ORIGIN_TROUBLE_SPAN));
     }
 }

@@ -49,9 +49,16 @@ impl Shown {
         signal(self.servers[0].id(), "STOP");
     }
 
+    /// Also whoever shows it: a process that waits for what that has not seen yet can be ended.
+    fn hold_all(&self) {
+        self.servers.iter().for_each(|server| signal(server.id(), "STOP"));
+    }
+
     fn release(&mut self) {
-        if self.servers[0].try_wait().is_ok_and(|ended| ended.is_none()) {
-            signal(self.servers[0].id(), "CONT");
+        for server in &mut self.servers {
+            if server.try_wait().is_ok_and(|ended| ended.is_none()) {
+                signal(server.id(), "CONT");
+            }
         }
     }
 
@@ -110,6 +117,11 @@ impl HeldOrigin {
 
     pub fn hold(&self) {
         self.shown.hold();
+    }
+
+    /// The same, and who has asked for something can be ended.
+    pub fn hold_all(&self) {
+        self.shown.hold_all();
     }
 
     pub fn release(&mut self) {
