@@ -640,10 +640,13 @@ fn what_became_of_an_open_file_is_seen() {
     assert_eq!(device.placed().unwrap().look(&elsewhere).unwrap(), None);
     std::fs::remove_file(&elsewhere).unwrap();
     let resize = |len| File::options().write(true).open(&file.0).unwrap().set_len(len).unwrap();
+    let holes = || device.placed().unwrap().hole_bytes().unwrap();
+    assert_eq!(holes(), 1 << 20, "it is one");
     resize(512 << 10);
     assert_eq!(look(), Some(Displaced::Shrunk { size_bytes: 512 << 10 }));
+    assert_eq!(holes(), 0, "what was cut off is not");
     resize(2 << 20);
-    assert_eq!(look(), None);
+    assert_eq!((look(), holes()), (None, 1 << 20));
     std::fs::rename(&file.0, &elsewhere).unwrap();
     assert_eq!(look(), Some(Displaced::Moved));
     File::create_new(&file.0).unwrap().set_len(1 << 20).unwrap();

@@ -6,7 +6,8 @@
 //!   alone. What it was given in the two seconds before is noticed too late.
 //! * Of a cache device it is told. The pool uses it as before, so that it can be replaced without a loss.
 //! * A cache device was written in full once. If its file has holes again, as a tool leaves them that copies without what
-//!   is zero, that is told, too: a write there may find no space.
+//!   is zero, that is told, too: a write there may find no space. If it was cut off, it is not: what fills holes would hide
+//!   that something is lost.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -91,13 +92,13 @@ impl Daemon {
             let before = std::mem::take(&mut seen);
             for one in self.in_use() {
                 let Some(now) = self.look_for(&one).await else { continue };
-                self.note_holes(&one, now.hole_bytes);
                 let found = now.displaced;
                 let may_pass = matches!(found, Some(Displaced::Moved | Displaced::Replaced));
                 seen.insert(one.path.clone(), found);
                 if !may_pass || before.get(&one.path) == Some(&found) {
                     self.note_look(&one, now);
                 }
+                self.note_holes(&one, now.hole_bytes);
             }
         }
     }
@@ -130,9 +131,11 @@ impl Daemon {
         self.placing.ask(&self.reactor, &one.path, call, self.end.wait()).await?.ok()
     }
 
-    /// Tells of a cache device whose file has holes that it had not.
+    /// Tells of a cache device whose file has holes that it had not. If it was cut off, that is what is told of it.
     fn note_holes(&self, one: &InUse, bytes: u64) {
         let Some(file) = one.file.upgrade().filter(|_| !one.is_origin) else { return };
+        let was_cut = matches!(file.displaced(), Some(Displaced::Shrunk { .. }));
+        let bytes = if was_cut { 0 } else { bytes };
         if file.note_holes(bytes) > 0 || bytes == 0 {
             return;
         }

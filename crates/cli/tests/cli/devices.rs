@@ -1,5 +1,6 @@
 //! Cache devices that are taken out of a pool, or added to it, while its volume is served.
 
+use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -468,4 +469,44 @@ fn holes_in_a_cache_device_are_told_with_what_fills_them() {
     daemon.stop();
     let doctor = String::from_utf8(daemon.ask(&["doctor", ssd.to_str().unwrap()]).stdout).unwrap();
     assert!(!doctor.contains("fallocate") && !doctor.contains("dd if="), "{doctor}");
+}
+
+/// What fills holes would hide what was lost.
+#[test]
+fn what_was_cut_off_from_a_cache_device_is_not_told_as_holes() {
+    let mut daemon = served("cut-off");
+    let [cut, holed] = ["ssd-0", "ssd-1"].map(|name| daemon.dir.path(name));
+    written(&daemon, 2);
+    daemon.tell(&["volume", "flush", "fast/vm"]);
+    let told = |code: &str, of: &Path| {
+        let events = daemon.json(&["events"]);
+        let events = events["items"].as_array().unwrap().iter();
+        let of = of.to_str().unwrap();
+        events.filter(|it| it["code"] == code && it["what"].as_str().unwrap().contains(of)).count()
+    };
+    let file = std::fs::File::options().write(true).open(&cut).unwrap();
+    file.set_len(SSD_BYTES as u64 - (1 << 20)).unwrap();
+    until("it is told", || told("member-displaced", &cut) == 1);
+    let shown = || daemon.tell(&["pool", "show", "fast"]);
+    assert!(shown().contains("has become shorter"), "{}", shown());
+    assert_eq!(told("member-sparse", &cut), 0);
+    // Nor once it has its size again, which is all a hole then.
+    file.set_len(SSD_BYTES as u64).unwrap();
+    assert_eq!(told("member-sparse", &holed), 0);
+    // Where the log has not come to.
+    let at = (SSD_BYTES - (1 << 20)).to_string();
+    let mut dig = Command::new("fallocate");
+    dig.args(["--punch-hole", "--offset", &at, "--length", "1MiB"]).arg(&holed);
+    if !run(&mut dig).status.success() {
+        println!("skipped: this file system makes no holes");
+        return;
+    }
+    let fill = format!("fallocate -l {SSD_BYTES} {}", holed.display());
+    until("both were looked at", || told("member-sparse", &holed) == 1);
+    assert!(shown().contains(&fill), "{}", shown());
+    assert!(run(Command::new("sh").args(["-c", &fill])).status.success(), "{fill}");
+    until("both were looked at again", || !shown().contains(&fill));
+    assert_eq!(told("member-sparse", &cut), 0);
+    assert!(!shown().contains("fallocate"), "{}", shown());
+    daemon.stop();
 }

@@ -106,14 +106,18 @@ impl Placed {
         }
     }
 
-    /// Bytes of a file, of those that it had when it was opened, for which its file system has set no space aside. Blocks
-    /// for as long as the system does.
+    /// Bytes of a file, of those that it had when it was opened, for which its file system has set no space aside. What was
+    /// cut off is no hole: to fill that brings nothing back. Blocks for as long as the system does.
     ///
     /// # Errors
     /// What the system says where nobody can tell.
     pub fn hole_bytes(&self) -> io::Result<u64> {
-        let allocated = if self.is_block { u64::MAX } else { self.file.metadata()?.blocks() * 512 };
-        Ok(self.size_bytes.saturating_sub(allocated))
+        if self.is_block {
+            return Ok(0);
+        }
+        let now = self.file.metadata()?;
+        let is_cut = now.len() < self.size_bytes;
+        Ok(if is_cut { 0 } else { self.size_bytes.saturating_sub(now.blocks() * 512) })
     }
 
     /// For [`FileDevice::note_displaced`](super::file::FileDevice::note_displaced).
