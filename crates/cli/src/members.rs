@@ -504,8 +504,10 @@ pub(crate) fn refuse_sparse(path: &Path, from: u64, remedy: impl Fn(u64) -> Stri
 /// Those of [`refuse_sparse`], from its first byte on.
 pub(crate) fn refuse_sparse_anew(path: &Path, remedy: impl Fn(u64) -> String) -> Result<()> {
     let Err(refused) = refuse_sparse(path, 0, remedy) else { return Ok(()) };
-    if let Err(in_use @ OpenError::InUse { .. }) = open(path, &OpenOptions::default()) {
-        return Err(in_use.into());
+    if let Err(error) = open(path, &OpenOptions::default())
+        && error.is_in_use()
+    {
+        return Err(error.into());
     }
     let why = match content_of(path) {
         Ok(None) => return Err(refused),

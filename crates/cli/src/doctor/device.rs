@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay_device::real::file::FileDevice;
+use forebay_device::real::open::OpenOptions;
 use forebay_device::real::open::typed;
-use forebay_device::real::open::{OpenError, OpenOptions};
 use forebay_device::real::probe::probe_with;
 use forebay_device::real::reactor::{Config, Reactor};
 use forebay_engine::format::segment_bytes_for;
@@ -108,14 +108,7 @@ fn look_at_use(subject: &str, path: &Path, has_ring: bool, findings: &Findings) 
             true
         }
         Err(error) => {
-            let is_in_use = matches!(
-                error,
-                OpenError::InUse { .. }
-                    | OpenError::Attached { .. }
-                    | OpenError::Mounted { .. }
-                    | OpenError::Swap { .. }
-            );
-            let verdict = if is_in_use { Verdict::Warn } else { Verdict::Problem };
+            let verdict = if error.is_in_use() { Verdict::Warn } else { Verdict::Problem };
             findings.add(subject, "free", verdict, error.to_string());
             findings.hint(error.hint());
             false

@@ -99,6 +99,13 @@ fn a_loop_device_is_taken_for_the_file_that_it_is_made_of() {
     let add = ["volume", "add", "fast/w", "--origin", file.to_str().unwrap()];
     let detach = format!("losetup -d {}", of_file.path());
     daemon.refused(&add, &format!("attached as {}", of_file.path()), &detach);
+    // Nor is it said how to overwrite what is empty as yet.
+    let sparse = daemon.dir.sparse("sparse", 600 << 20);
+    let Some(of_sparse) = LoopSsd::on(&sparse) else { return };
+    let create = ["pool", "create", "other", "--ssd", sparse.to_str().unwrap()];
+    let detach = format!("losetup -d {}", of_sparse.path());
+    daemon.refused(&create, &format!("attached as {}", of_sparse.path()), &detach);
+    drop(of_sparse);
     daemon.stop();
     daemon.start();
     let shown = || daemon.tell(&["volume", "show", "fast/vm"]);

@@ -119,6 +119,14 @@ pub fn typed(path: &Path) -> String {
 }
 
 impl OpenError {
+    /// Whether somebody uses it: a process, the kernel, or whoever writes to a loop device on it.
+    pub fn is_in_use(&self) -> bool {
+        matches!(
+            self,
+            Self::Mounted { .. } | Self::Swap { .. } | Self::Attached { .. } | Self::InUse { .. }
+        )
+    }
+
     /// What to do about it, one sentence.
     pub fn hint(&self) -> String {
         match self {

@@ -258,6 +258,7 @@ mod tests {
         standing.end_probe(&Ok(()), 22 * SECOND);
         assert_eq!(standing.trouble(22 * SECOND), None);
     }
+
     #[test]
     fn while_a_try_has_not_come_back_nothing_is_over_and_no_other_one_begins() {
         let standing = Standing::default();

@@ -230,8 +230,7 @@ fn a_member_that_was_set_back_is_found_out_behind_a_loss() {
 #[test]
 fn a_member_that_was_set_back_is_found_out_behind_starts_that_were_cut_off() {
     survive(SEEDS, |seed| {
-        let mut cut_off = 0;
-        for ios in (1..).step_by(7) {
+        for (cut_off, ios) in (1..).step_by(7).enumerate() {
             let (rig, member, older) = overwritten(seed, 2, 2, [End::Kill, End::Kill])?;
             rig.world.crash_at(Some(rig.world.io_count() + ios));
             let is_over = rig.open().is_ok();
@@ -241,7 +240,6 @@ fn a_member_that_was_set_back_is_found_out_behind_starts_that_were_cut_off() {
                 assert!(cut_off > 10, "{cut_off} starts were cut off");
                 return Ok(());
             }
-            cut_off += 1;
             rig.members[member].poke(0, &older);
             let at = |error: String| format!("behind {ios} I/Os of a start: {error}");
             rig.open().map_err(at)?;
