@@ -167,42 +167,50 @@ impl Core {
             Error::new(ErrorKind::Damaged, "no readable root on any cache device")
                 .hint("see both root slots with `forebay inspect`; no data has been changed")
         })?;
+        // What slot 1 of one has, slot 0 of all has durably: a crash came on the way from slot to slot.
+        let proven: BTreeSet<u64> = self.proven_roots(&found).map(|root| root.generation).collect();
         let (mut renewed, mut alike) = (Vec::new(), true);
         for (member, [first, second]) in found.into_iter().enumerate() {
+            let is_proven = first.as_ref().is_some_and(|root| proven.contains(&root.generation));
             // The superblocks that name a root were written behind a good flush of slot 0.
             let named = first.as_ref().is_some_and(|root| root.is_named(marking));
-            let renew = first.is_some() && (second.is_none() || first == second || named);
+            let renew =
+                first.is_some() && (second.is_none() || first == second || named || is_proven);
             alike &= renew && first.as_ref() == Some(&newest);
             renewed.extend(first.filter(|_| renew).map(|root| (member, root)));
         }
         Ok(RootSlots { newest: newest.settled(marking), renewed, alike })
     }
 
+    /// The roots in slot 1 that say that all whom their epoch names had them in slot 0, durably. One that notes losses is there
+    /// once superblocks name it; earlier versions wrote none at a start.
+    fn proven_roots<'a>(
+        &self,
+        found: &'a [[Option<Root>; 2]],
+    ) -> impl Iterator<Item = &'a Root> + use<'a> {
+        let marking = self.superblock.borrow().marking_root;
+        let second = found.iter().filter_map(|[_, second]| second.as_ref());
+        second.filter(move |root| root.own_roots && (!root.marks || root.is_named(marking)))
+    }
+
     /// Ends an attempt that has begun with older copies of members, which were put back in their place: all that they hold
     /// verifies, and may have been overwritten since. A root comes to slot 1 once it is durable in slot 0 of all that its epoch
     /// names, so one of them that has nothing as new has been set back.
     ///
-    /// A start writes to slot 1 again what slot 0 of one member has, if slot 1 is damaged there: after a crash that has damaged it,
-    /// for that root was on its way there. (Only where that slot rots, and the crash cut off a later root on its way to slot 0,
-    /// and the next start is cut off as well, a member that never had that root looks as if it had been set back.)
+    /// (Also one of which slot 0 rots just before the start behind a crash on the way from slot 0 to slot 1.)
     ///
     /// # Errors
     /// If there are any; the next attempt is without them.
     fn check_ages(&self, found: &[[Option<Root>; 2]]) -> Result<()> {
         let superblock = self.superblock.borrow();
-        // One that notes losses comes there once superblocks name it.
-        // Earlier versions wrote none at a start.
-        let counts = |root: &&Root| {
-            root.own_roots && (!root.marks || root.is_named(superblock.marking_root))
-        };
-        let second = found.iter().filter_map(|[_, second]| second.as_ref()).filter(counts);
-        let Some(proven) = second.max_by_key(|root| root.generation) else { return Ok(()) };
+        let proven = self.proven_roots(found).max_by_key(|root| root.generation);
+        let Some(proven) = proven else { return Ok(()) };
         let mut error = Ok(());
         for (member, roots) in self.members.iter().zip(found) {
             let mut records = superblock.members.iter();
             let is_named =
                 records.any(|it| it.device == member.id && it.joined_epoch <= proven.epoch);
-            // What is damaged says nothing. Nor is slot 0 written again before slot 1 has what it had.
+            // Slot 0 is not written again before slot 1 has what it had. Where both are damaged nothing is known.
             let newest = roots.iter().flatten().map(|root| root.generation).max();
             let is_older = |generation: &u64| is_named && *generation < proven.generation;
             let Some(own) = newest.filter(is_older) else { continue };

@@ -123,9 +123,9 @@ impl Core {
     }
 
     /// Makes sure that slot 1 of every member is whole and durable, so that slot 0 may be written: it
-    /// is written only behind a good flush of slot 0. So where it is damaged, or the same as slot 0, a
-    /// flush that failed may have lost it, but not slot 0. Where it differs, slot 0 is what may be
-    /// lost, and nothing relies on that one yet.
+    /// is written only behind a good flush of slot 0. So where it is damaged, or the same as slot 0, or where another member has
+    /// there what this one has in slot 0, a flush that failed may have lost it, but not slot 0. Where it differs else,
+    /// slot 0 is what may be lost, and nothing relies on that one yet.
     async fn renew_roots(&self, renewed: &[(usize, Root)]) -> Result<()> {
         let at = root_offset(self.superblock.borrow().root_bytes, 1);
         for (index, root) in renewed {

@@ -242,6 +242,31 @@ fn two_root_slots_are_never_both_at_risk() {
     }
 }
 
+/// What came to slot 1 of one member, and of another one to slot 0 alone, which the next start tears: that one was not set back.
+#[test]
+fn a_root_that_is_torn_before_it_came_to_both_slots_is_no_older_copy() {
+    survive(4, |seed| {
+        let copies = 1 + (seed % 2) as u8;
+        let rig = Rig::new(seed, Plan { members: 2, copies, ..Plan::default() });
+        rig.write(2, 3, 1)?;
+        rig.destage()?;
+        rig.gates[0].keep_from(|request| to_root(request, 1));
+        *rig.volume.borrow_mut() = None;
+        let pool = rig.pool.take().unwrap();
+        rig.world.spawn(Box::pin(async move {
+            Rc::into_inner(pool).unwrap().stop().await.ok();
+        }));
+        rig.pause(10 * SOON);
+        rig.gates[0].keep_from(|_| false);
+        rig.crash(Crash::ProcessKill);
+        let generation = |member, slot| root(&rig, member, slot).map(|root| root.generation);
+        assert!(generation(0, 1) < generation(1, 1) && generation(0, 0) == generation(1, 1));
+        torn_slot(&rig, |request| to_root(request, 0), ROOTS)?;
+        assert!(!rig.was_told("set back"), "{:?}", rig.pool().events());
+        Ok(())
+    });
+}
+
 fn root(rig: &Rig, member: usize, slot: u64) -> Option<Root> {
     let at = ROOTS + slot * ROOT_BYTES;
     Root::decode(&rig.members[member].peek(at, ROOT_BYTES as usize)).ok()
