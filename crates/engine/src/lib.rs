@@ -42,6 +42,7 @@ mod marks;
 mod member;
 mod membership;
 mod memory;
+mod miss;
 mod origin;
 mod phase;
 mod pull;

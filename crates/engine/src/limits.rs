@@ -175,6 +175,17 @@ pub const APART_BLOCKS_MIN: u32 = 16;
 /// flush under way wait for nearly two; the kernel merges those that the device cannot take.
 pub const FLUSHES_INFLIGHT_MAX: usize = 4;
 
+/// Cached bytes between two places that are missing up to which the origin is asked for both at once (64 KiB): a disk has
+/// passed over so many in a third of a millisecond, and needs ten times that to come to another place.
+pub const READ_OVER_BYTES_MAX: u64 = 64 << 10;
+
+/// The most that is read so with one request: what is to be brought in is planned for all of it, as if it were missing.
+pub const READ_SPAN_BYTES_MAX: u64 = 1 << 20;
+
+/// Runs of a piece for which an origin is asked side by side: what a disk's own queue holds, so that one request in many
+/// places does not fill an origin's queue before everybody else's.
+pub const RUNS_TOGETHER_MAX: usize = 32;
+
 /// Blocks of a granule, the policy's unit of hotness (64 KiB).
 pub const GRANULE_BLOCKS: u64 = (64 << 10) / crate::ids::BLOCK_BYTES;
 

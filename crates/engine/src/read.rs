@@ -2,6 +2,8 @@
 //!
 //! * All device reads of a piece start right after one look at the index, with the sets pinned, so
 //!   the answer is a state of the volume between the request's start and end.
+//! * What is missing of a piece is read from the origin side by side, and in one request where little that is cached lies
+//!   between: a piece that is cached in many places takes no longer than one that is not cached at all.
 //! * The common cases are one lookup and a copy, for what RAM holds as a whole, and one lookup and
 //!   one device read, for what one run on a cache device holds.
 
@@ -17,10 +19,15 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Mode, State};
 use crate::ids::{BLOCK_BYTES, Location, SECTOR_BYTES, SECTORS_ALL, SECTORS_PER_BLOCK, SegmentId};
 use crate::index::Mapping;
-use crate::limits::{PREFETCH_STEP_BYTES, RAM_FILL_BLOCKS_MAX};
+use crate::limits::{
+    PREFETCH_STEP_BYTES, RAM_FILL_BLOCKS_MAX, READ_OVER_BYTES_MAX, READ_SPAN_BYTES_MAX,
+    RUNS_TOGETHER_MAX,
+};
+use crate::miss::Hole;
 use crate::planted;
 use crate::policy::{Access, Part};
 use crate::volume::VolumeState;
+use crate::wait::all_of;
 use crate::write::sector_mask;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -43,14 +50,25 @@ enum Source {
 
 /// A run whose device read is under way.
 struct Started<'a> {
+    /// Which one of its piece.
+    number: usize,
     run: Run,
     io: Option<(Io, Counted<'a>)>,
     pinned: Option<SegmentId>,
     buf: Option<Buf>,
+    /// Of one that is missing: others behind it that its origin is asked for with it.
+    more: Vec<Hole>,
     /// Whether what is read from the log shall be brought into RAM.
     wanted: bool,
     /// Whether RAM may have it at all.
     guest: bool,
+}
+
+impl Started<'_> {
+    /// Whether nothing is under way for it yet.
+    fn has_to_ask(&self) -> bool {
+        self.io.is_none() && !matches!(self.run.source, Source::Ram)
+    }
 }
 
 /// Where a whole request lies on a cache device.
@@ -252,7 +270,7 @@ impl Core {
             self.note_access(v, first, count, Access::Read, false);
             self.note_wanted(v, first, count);
             let (way, guest) = (Way::new(Kind::Prefetch, None), count <= RAM_FILL_BLOCKS_MAX);
-            self.read_miss(v, &way, offset, Buf::new(len as usize), guest).await.1?;
+            self.read_miss(v, &way, offset, Buf::new(len as usize), &mut [], guest).await.1?;
             // Whole cache blocks are on their way into the index.
             at = (offset + len).next_multiple_of(v.cache_block.get() * BLOCK_BYTES);
         }
@@ -441,23 +459,78 @@ impl Core {
         // Neither a long read nor one that passes by is RAM's guest, in however many places it lies.
         let blocks = blocks_of(runs.first().map_or(0, |run| run.offset), buf.len() as u64).1;
         let guest = !way.passes() && blocks <= RAM_FILL_BLOCKS_MAX;
-        let mut rest = Some(buf);
-        let mut started = Vec::with_capacity(runs.len());
-        for run in runs {
-            let Some(mut part) = rest.take() else { break };
-            if (part.len() as u64) > run.len {
-                rest = Some(part.split_off(run.len as usize));
+        let count = runs.len();
+        let mut started = self.start_runs(v, runs, buf, way.passes(), guest).into_iter();
+        if count == 1
+            && let Some(item) = started.next()
+        {
+            let (hole, _, result) = self.finish_run(v, way, item).await;
+            return (hole.buf, result);
+        }
+        let (asking, begun): (Vec<_>, Vec<_>) = started.partition(Started::has_to_ask);
+        let mut parts: Vec<Option<Buf>> = (0..count).map(|_| None).collect();
+        let mut result = Ok(());
+        let mut take = |(first, more, outcome): (Hole, Vec<Hole>, Result<()>)| {
+            for hole in std::iter::once(first).chain(more) {
+                parts[hole.number] = Some(hole.buf);
             }
-            started.push(self.start_run(v, run, part, way.passes(), guest));
+            if result.is_ok() {
+                result = outcome;
+            }
+        };
+        let mut asking = asking.into_iter();
+        loop {
+            let together = asking.by_ref().take(RUNS_TOGETHER_MAX);
+            let together: Vec<_> = together.map(|item| self.finish_run(v, way, item)).collect();
+            if together.is_empty() {
+                break;
+            }
+            all_of(together).await.into_iter().for_each(&mut take);
+        }
+        for item in begun {
+            take(self.finish_run(v, way, item).await);
         }
         let mut whole = Parts::default();
-        let mut result = Ok(());
-        for item in started {
-            let (part, outcome) = self.finish_run(v, way, item).await;
-            result = result.and(outcome);
-            whole.push(part);
-        }
+        parts.into_iter().flatten().for_each(|part| whole.push(part));
         (whole.join(), result)
+    }
+
+    /// Starts what can be started of the runs of a piece. Those that are missing are put together where little that is
+    /// cached lies between them.
+    fn start_runs(
+        &self,
+        v: &VolumeState,
+        runs: Vec<Run>,
+        buf: Buf,
+        passing: bool,
+        guest: bool,
+    ) -> Vec<Started<'_>> {
+        let mut rest = Some(buf);
+        let mut started: Vec<Started<'_>> = Vec::with_capacity(runs.len());
+        // The last one that is missing: its place among the others, where it begins, and where what is read with it ends.
+        let mut missing: Option<(usize, u64, u64)> = None;
+        for (number, run) in runs.into_iter().enumerate() {
+            let Some(mut buf) = rest.take() else { break };
+            if (buf.len() as u64) > run.len {
+                rest = Some(buf.split_off(run.len as usize));
+            }
+            let (offset, end) = (run.offset, run.offset + run.len);
+            let is_near = |&(_, start, until): &(usize, u64, u64)| {
+                offset - until <= READ_OVER_BYTES_MAX && end - start <= READ_SPAN_BYTES_MAX
+            };
+            match (matches!(run.source, Source::Origin), missing.filter(is_near)) {
+                (true, Some((at, start, _))) => {
+                    started[at].more.push(Hole { number, offset, buf });
+                    missing = Some((at, start, end));
+                }
+                (true, None) => {
+                    missing = Some((started.len(), offset, end));
+                    started.push(self.start_run(v, number, run, buf, passing, guest));
+                }
+                (false, _) => started.push(self.start_run(v, number, run, buf, passing, guest)),
+            }
+        }
+        started
     }
 
     /// Starts a run's read at once if it can go straight into its part of the buffer. Runs that
@@ -465,6 +538,7 @@ impl Core {
     fn start_run(
         &self,
         v: &VolumeState,
+        number: usize,
         run: Run,
         mut buf: Buf,
         passing: bool,
@@ -495,16 +569,17 @@ impl Core {
             }
             Source::Mapped(_) | Source::Origin => (None, None, Some(buf)),
         };
-        Started { run, io, pinned, buf, wanted, guest }
+        Started { number, run, io, pinned, buf, more: Vec::new(), wanted, guest }
     }
 
+    /// Its part of the buffer, and those of the others that were read with it.
     async fn finish_run(
         self: &Rc<Self>,
         v: &Rc<VolumeState>,
         way: &Way,
         started: Started<'_>,
-    ) -> (Buf, Result<()>) {
-        let Started { run, io, pinned, buf, wanted, guest } = started;
+    ) -> (Hole, Vec<Hole>, Result<()>) {
+        let Started { number, run, io, pinned, buf, mut more, wanted, guest } = started;
         let answer = match (&run.source, io, buf) {
             (Source::Mapped(m), Some((io, queued)), _) => {
                 let outcome = io.await;
@@ -525,13 +600,16 @@ impl Core {
                 self.read_indirect(v, &run, m, buf, wanted).await
             }
             (Source::Ram, _, Some(buf)) => (buf, Ok(())),
-            (Source::Origin, _, Some(buf)) => self.read_miss(v, way, run.offset, buf, guest).await,
+            (Source::Origin, _, Some(buf)) => {
+                self.read_miss(v, way, run.offset, buf, &mut more, guest).await
+            }
             (_, _, None) => unreachable!("a run has its buffer or a read"),
         };
         if let Some(set) = pinned {
             self.unpin(set);
         }
-        answer
+        let (buf, result) = answer;
+        (Hole { number, offset: run.offset, buf }, more, result)
     }
 
     /// Runs without data, partial blocks, and runs not aligned to the cache device's sectors.
@@ -616,59 +694,16 @@ impl Core {
     }
 
     /// Reads from the origin what a client, or a write to a part of a block, waits for.
-    async fn read_origin(&self, v: &VolumeState, offset: u64, buf: Buf) -> (Buf, Result<()>) {
+    pub(crate) async fn read_origin(
+        &self,
+        v: &VolumeState,
+        offset: u64,
+        buf: Buf,
+    ) -> (Buf, Result<()>) {
         let started = self.rt.now();
         let (buf, result) = v.origin.read(offset, buf).await;
         self.origin_read_latency.record(self.rt.now() - started);
         (buf, result.map_err(|error| origin_error(v, "reading", error)))
-    }
-
-    /// Reads a run that is not cached and populates it if the policy wants it: into RAM, if it may be a `guest` there.
-    async fn read_miss(
-        self: &Rc<Self>,
-        v: &Rc<VolumeState>,
-        way: &Way,
-        offset: u64,
-        buf: Buf,
-        guest: bool,
-    ) -> (Buf, Result<()>) {
-        let len = buf.len() as u64;
-        add(&self.counters.read_origin_bytes, len);
-        let planned = match way.passing {
-            Some(why) => Err(why),
-            None => self.plan_population(v, way, offset, len as usize),
-        };
-        let (plan, rest) = match planned {
-            Ok(planned) => planned,
-            Err(why) => {
-                self.past(v, way, why, len);
-                return self.read_origin(v, offset, buf).await;
-            }
-        };
-        let kept = plan.kept(offset, len);
-        if kept < len {
-            self.past(v, way, Reason::Profile, len - kept);
-        }
-        let mut buf = buf;
-        let wide = Buf::new(plan.count as usize * BLOCK);
-        let (wide, result) = self.read_origin(v, plan.block * BLOCK_BYTES, wide).await;
-        match result {
-            Ok(()) => {
-                let within = (offset - plan.block * BLOCK_BYTES) as usize;
-                let len = buf.len();
-                buf.copy_from_slice(&wide[within..within + len]);
-                if !(guest && self.fill_from_origin(v, &plan, &wide)) {
-                    self.populate(v, &plan, &wide.freeze());
-                }
-                self.begin_rest(v, rest);
-                (buf, Ok(()))
-            }
-            Err(_) => {
-                // The neighbourhood may be what cannot be read; the client asked for less.
-                self.end_population(&plan.population);
-                self.read_origin(v, offset, buf).await
-            }
-        }
     }
 }
 

@@ -34,6 +34,7 @@ mod numbers;
 mod older;
 mod origin;
 mod pair;
+mod partial;
 mod populate;
 mod profiles;
 mod protection;
