@@ -223,10 +223,18 @@ impl Core {
         }
         let superblock = self.superblock.borrow();
         if self.is_failing() || superblock.failed_count() > 0 {
-            return refused(
-                "a cache device was lost, and not all dirty data has its copies again".to_owned(),
-                "wait for the event `copies-restored`, or flush the volumes",
-            );
+            let (what, hint) = match self.is_short() {
+                true => (
+                    "a cache device was lost, and none has taken its place",
+                    "add one first: `forebay pool device add`, or `replace` with the one that was lost; then wait for \
+                     the event `copies-restored`",
+                ),
+                false => (
+                    "a cache device was lost, and not all dirty data has its copies again",
+                    "wait for the event `copies-restored`",
+                ),
+            };
+            return refused(what.to_owned(), hint);
         }
         let others = self.serving().count() - 1 + usize::from(added.is_some());
         if others == 0 {

@@ -299,7 +299,8 @@ pub(crate) async fn assess(
         (EventKind::MemberMissing, Subject::Member(*id), what)
     }));
     if matches!(decision, Decision::OpenLosing | Decision::OpenUnknown) {
-        notes.push((EventKind::LossAccepted, Subject::Pool, accepted_note(&superblock)));
+        let what = accepted_note(&superblock, missing.is_empty());
+        notes.push((EventKind::LossAccepted, Subject::Pool, what));
     }
     let mut members = Vec::new();
     for Found { slots, device } in found {
@@ -368,8 +369,12 @@ fn volumes_that(superblock: &Superblock, may_be_dirty: bool) -> String {
     volumes.map(|v| format!("\"{}\"", v.name)).collect::<Vec<_>>().join(", ")
 }
 
-fn accepted_note(superblock: &Superblock) -> String {
-    if superblock.may_be_dirty() {
+fn accepted_note(superblock: &Superblock, all_there: bool) -> String {
+    if all_there {
+        "as accepted, the pool opens although its cache devices may be as they were at an earlier time: what was written \
+         since and not destaged is lost, and older data may be read instead"
+            .to_owned()
+    } else if superblock.may_be_dirty() {
         format!(
             "as accepted, the pool opens although members are missing: writes to {} that only \
              they held are lost, and older data may be read instead",

@@ -263,8 +263,8 @@ pub(crate) const CODES: &[Code] = &[
     ),
     risky(
         "loss-accepted",
-        "The pool was opened with --accept-missing although writes that only missing devices held may be lost.",
-        "What only the missing devices had is lost; where they alone knew of it, what is read is older than what was written.",
+        "The pool was opened with --accept-missing although writes that only missing devices held may be lost, or those that came after what its devices have.",
+        "What only the missing devices had is lost, or what is newer than what is there; where they alone knew of it, what is read is older than what was written.",
         "Check what is on the volumes that the text names.",
     ),
     risky(

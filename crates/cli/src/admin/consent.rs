@@ -64,13 +64,19 @@ pub(super) fn loss(body: &ImportPool, daemon: &Daemon<'_>) -> Result<()> {
     let pool = &body.pool;
     daemon.post::<Plan>("/api/v1/plan", &Change::ImportPool(body.clone()))?;
     let known: Option<One<Pool>> = daemon.get(&format!("/api/v1/pools/{pool}")).ok();
-    let is_bypassed = known.is_some_and(|known| known.item.state == PoolState::Bypassed);
-    let what = match is_bypassed {
-        true => format!(
+    let is_bypassed = known.as_ref().is_some_and(|it| it.item.state == PoolState::Bypassed);
+    let members = known.map_or(Vec::new(), |it| it.item.members);
+    let has_all = !members.is_empty() && members.iter().all(|it| it.state.is_there());
+    let what = match (is_bypassed, has_all) {
+        (true, _) => format!(
             "Pool \"{pool}\" is opened with the cache devices that are there, which are stale: nothing clean of what they \
              hold is kept. Writes that only missing ones hold are lost"
         ),
-        false => format!(
+        (false, true) => format!(
+            "Pool \"{pool}\" is opened with cache devices that may be as they were at an earlier time: what was written since \
+             and not destaged is lost, and older data is read instead"
+        ),
+        (false, false) => format!(
             "Pool \"{pool}\" is opened without the cache devices that are missing: writes that only they hold are lost, \
              and they are never taken back"
         ),

@@ -352,6 +352,11 @@ impl Daemon {
             );
         }
         steps.push(match missing {
+            0 if body.accept_missing => format!(
+                "it is opened with {}: if they are as they were at an earlier time, what was written since and not \
+                 destaged is lost, and older data is read instead",
+                plural(present, "cache device")
+            ),
             0 => format!("it is opened with {}", plural(present, "cache device")),
             _ if body.accept_missing => format!(
                 "it is opened without {}: writes that only they hold are lost, and they are never \

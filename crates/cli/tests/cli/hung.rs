@@ -130,7 +130,6 @@ fn a_path_that_does_not_answer_is_refused_and_holds_nobody_up() {
     daemon.stop();
 }
 
-/// The preflight check says so as well, and looks at the others.
 /// To know which file it is made of takes its file system.
 #[test]
 fn a_loop_device_on_what_does_not_answer_holds_nobody_up() {
@@ -157,6 +156,7 @@ fn a_loop_device_on_what_does_not_answer_holds_nobody_up() {
     daemon.stop();
 }
 
+/// The preflight check says so as well, and looks at the others.
 #[test]
 fn doctor_goes_on_past_a_device_that_does_not_answer() {
     let daemon = Daemon::new("hung-doctor");

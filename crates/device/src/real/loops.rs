@@ -154,7 +154,7 @@ fn backing_soon(number: u64) -> Result<Option<Backing>, ()> {
 }
 
 /// The loop device by which an open file can be written past whoever has it open: its name and number. What another one is
-/// made of may not answer: this waits for up to [`ANSWER_TIME_MAX`] then, once.
+/// made of may not answer: this waits for up to [`ANSWER_TIME_MAX`] then, once for each.
 pub(super) fn loop_device(file: &File) -> Option<(String, u64)> {
     let own = file.metadata().ok()?;
     let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok();

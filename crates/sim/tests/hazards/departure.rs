@@ -328,6 +328,12 @@ fn what_the_others_could_not_hold_is_refused() {
     };
     lost.run(healed).unwrap();
     says(refused(&lost, id_of(&lost, 1)), "2 copies were asked for");
+    // Nothing makes good what one of two has taken, before another one is there.
+    let short = Rig::new(1, plan(2, 0, 2));
+    fill(&short).unwrap();
+    short.broken[0].gone.set(true);
+    short.write(2, 1, 1).unwrap();
+    says(refused(&short, id_of(&short, 1)), "none has taken its place");
 }
 
 fn is_failed(state: forebay_engine::format::MemberState) -> bool {
