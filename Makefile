@@ -88,7 +88,7 @@ bench-peers: ## Benchmarks of caching a slow NBD export, beside nbdkit's cache
 	cargo build $(LOCKED) -p forebay-cli
 	cargo run $(LOCKED) -p forebay-bench -- peers $(ARGS)
 
-bench-kernel: ## Benchmarks beside the kernel's caches, in User-Mode Linux (FOREBAY_UML_KERNEL names another)
+bench-kernel: ## Benchmarks beside the kernel's caches, in User-Mode Linux (FOREBAY_UML_KERNEL names another; ARGS=--native: on this machine)
 	@scripts/setup.sh kernel
 	cargo build $(LOCKED) --release -p forebay-cli
 	cargo run $(LOCKED) -p forebay-bench -- kernel \

@@ -44,12 +44,12 @@ enum Command {
     /// Caches in front of a slow NBD export, beside nbdkit's.
     #[command(after_help = nbd::peers::PLAN.help())]
     Peers(nbd::NbdOptions),
-    /// The kernel's caches beside ours, in User-Mode Linux.
+    /// The kernel's caches beside ours, in User-Mode Linux or on this machine's own kernel.
     #[command(after_help = kernel::PLAN.help())]
     Kernel(kernel::KernelOptions),
     /// What runs in the guest of that.
     #[command(hide = true)]
-    KernelGuest(kernel::GuestOptions),
+    KernelGuest(kernel::Asked),
     /// Modelled arrays of hard disks beside published measurements, in virtual time.
     Arrays,
     /// Full, busy, shared: in virtual time on modelled disks, and on real files.

@@ -1,16 +1,15 @@
-//! From what the guest has told to rows of the table.
+//! From what was told to rows of the table.
 
 use super::cases;
 use super::engines::{BARE, NAMES};
-use super::uml::Said;
+use super::said::Said;
 use crate::nbd::table::{Kind, Shown, Sides};
 use crate::verdict::{Bar, Row};
 
 /// What the tables do not have, and why.
 pub(super) const NOT_MEASURED: &str = "\
 not measured: the others' start after a kill (they die with their kernel, and these slow disks with it);
-CPU for a durable write (fio takes longer to start than a round has writes);
-anything without User-Mode Linux (it would take root, the modules and disks to give away)";
+CPU for a durable write (fio takes longer to start than a round has writes)";
 
 const SIDES: Sides = Sides { names: &NAMES, ours: 0, peers: 1..BARE, bare: BARE };
 

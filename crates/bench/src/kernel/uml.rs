@@ -15,11 +15,12 @@ use forebay_device::real::reactor::Reactor;
 use forebay_device::runtime::{MILLISECOND, Nanos};
 use forebay_lab::process::Process;
 
-use super::engines::{BARE, NAMES};
-use super::guest::{self, GuestOptions};
+use super::engines::NAMES;
 use super::protocol::Line;
+use super::rig::Asked;
+use super::said::Said;
+use super::system::system_call_ns;
 use crate::bench::{Bench, Result};
-use crate::nbd::table::Told;
 
 /// How long the guest may say nothing: a side that fills its cache at the speed of the slow disk takes minutes.
 const SILENCE_MAX: Duration = Duration::from_secs(600);
@@ -27,30 +28,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(600);
 /// How often the SSD's server is looked at until it has made its socket, and how many times: ten seconds.
 const LOOK_EVERY: Nanos = 100 * MILLISECOND;
 const LOOKS_MAX: u32 = 100;
-
-/// What the guest has told.
-#[derive(Default)]
-pub(super) struct Said {
-    pub facts: Vec<String>,
-    pub told: Told,
-}
-
-impl Said {
-    /// Takes a line; true if it was the last.
-    pub(super) fn add(&mut self, line: Line) -> bool {
-        match line {
-            Line::Fact(text) => self.facts.push(text),
-            Line::Figures { row, side, values } => {
-                if !self.told.is_missing(&row, side) {
-                    self.told.add(&row, side, values);
-                }
-            }
-            Line::Missing { row, side, reason } => self.told.miss(&row, side, &reason),
-            Line::End => return true,
-        }
-        false
-    }
-}
 
 /// The guest's files, removed with it.
 struct Place(PathBuf);
@@ -115,12 +92,7 @@ fn serve(clock: &Rc<Reactor>, file: &Path, socket: &Path) -> Result<Process> {
 }
 
 /// The kernel's arguments, behind those of env, which runs it.
-fn arguments(
-    kernel: &Path,
-    place: &Path,
-    socket: &Path,
-    asked: &GuestOptions,
-) -> Result<Vec<String>> {
+fn arguments(kernel: &Path, place: &Path, socket: &Path, asked: &Asked) -> Result<Vec<String>> {
     let program = std::env::current_exe().map_err(|e| format!("this program: {e}"))?;
     // One is left for the SSD. A processor of the guest that has to wait for one of the host may hold a lock.
     let cores = thread::available_parallelism().map_or(1, usize::from).saturating_sub(1).max(1);
@@ -136,8 +108,6 @@ fn arguments(
         // Cheaper system calls, and more than one processor, where the kernel knows them.
         "seccomp=auto".to_owned(),
         format!("ncpus={cores}"),
-        format!("brd.rd_nr={BARE}"),
-        format!("brd.rd_size={}", asked.origin_bytes() >> 10),
         format!("loop.max_loop={}", 2 * NAMES.len()),
         "bcache.bch_cutoff_writeback=70".to_owned(),
         "bcache.bch_cutoff_writeback_sync=90".to_owned(),
@@ -152,7 +122,7 @@ fn arguments(
 ///
 /// # Errors
 /// If it does not start, or has not said all when it ends.
-pub(super) fn boot(bench: &mut Bench, kernel: &Path, asked: &GuestOptions) -> Result<Said> {
+pub(super) fn boot(bench: &mut Bench, kernel: &Path, asked: &Asked) -> Result<Said> {
     if !kernel.exists() {
         let path = kernel.display();
         return Err(format!(
@@ -182,7 +152,7 @@ pub(super) fn boot(bench: &mut Bench, kernel: &Path, asked: &GuestOptions) -> Re
         }
     });
     let mut said = Said::default();
-    let price = guest::system_call_ns()? / 1e3;
+    let price = system_call_ns()? / 1e3;
     said.facts.push(format!("host: a system call costs {price:.2} us"));
     let mut last = String::from("nothing");
     while let Ok(text) = receiver.recv_timeout(SILENCE_MAX) {
@@ -190,38 +160,12 @@ pub(super) fn boot(bench: &mut Bench, kernel: &Path, asked: &GuestOptions) -> Re
             last = text;
             continue;
         };
-        tell(&line);
-        if let Line::Figures { row, side, values } = &line {
-            bench.keep(
-                &serde_json::json!({ "row": row, "side": NAMES.get(*side), "values": values }),
-            )?;
-        }
-        if said.add(line) {
+        if said.hear(bench, line)? {
             return Ok(said);
         }
     }
     let facts = said.facts.last().map_or("", String::as_str);
     Err(format!("the guest ended, or was silent, before its end: {facts}; last: {}", last.trim()))
-}
-
-/// What of a line somebody who waits wants to know.
-fn tell(line: &Line) {
-    let name = |side: &usize| NAMES.get(*side).copied().unwrap_or("?");
-    match line {
-        Line::Fact(text) => eprintln!("  {text}"),
-        Line::Figures { row, side, values } if row.is_empty() => {
-            let ram = values.get("ram").copied().unwrap_or_default();
-            eprintln!("  {} is warm, with {ram:.0} MiB of memory for a GiB", name(side));
-        }
-        Line::Figures { row, side, values } => {
-            let rate = values.get("rate").copied().unwrap_or_default();
-            eprintln!("  {row}: {} {rate:.0}/s", name(side));
-        }
-        Line::Missing { row, side, reason } => {
-            eprintln!("  {row}: {} failed: {reason}", name(side))
-        }
-        Line::End => {}
-    }
 }
 
 #[cfg(test)]
