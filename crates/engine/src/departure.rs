@@ -226,8 +226,8 @@ impl Core {
             let (what, hint) = match self.is_short() {
                 true => (
                     "a cache device was lost, and none has taken its place",
-                    "add one first: `forebay pool device add`, or `replace` with the one that was lost; then wait for \
-                     the event `copies-restored`",
+                    "put another one in its place first, `forebay pool device replace POOL LOST DEVICE`, or add one, \
+                     `forebay pool device add POOL DEVICE`; then wait for the event `copies-restored`",
                 ),
                 false => (
                     "a cache device was lost, and not all dirty data has its copies again",
