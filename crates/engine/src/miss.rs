@@ -1,8 +1,6 @@
 //! Reading what is missing of a piece from its origin: places between which little is cached in one request, and what is
 //! around them, if it is to be populated.
 
-use std::rc::Rc;
-
 use forebay_device::Buf;
 
 use crate::bypass::{Reason, Way};
@@ -11,6 +9,7 @@ use crate::counters::add;
 use crate::error::Result;
 use crate::ids::BLOCK_BYTES;
 use crate::limits::RUNS_TOGETHER_MAX;
+use crate::populate::Rest;
 use crate::volume::VolumeState;
 use crate::wait::all_of;
 
@@ -33,16 +32,16 @@ impl Hole {
 
 impl Core {
     /// Reads a run that is not cached, and `more` behind it, at once with what lies between them, and populates it if the
-    /// policy wants it: into RAM, if it may be a `guest` there.
+    /// policy wants it: into RAM, if it may be a `guest` there. What it leaves to be read behind the reply.
     pub(crate) async fn read_miss(
-        self: &Rc<Self>,
-        v: &Rc<VolumeState>,
+        &self,
+        v: &VolumeState,
         way: &Way,
         offset: u64,
         mut buf: Buf,
         more: &mut [Hole],
         guest: bool,
-    ) -> (Buf, Result<()>) {
+    ) -> (Buf, Result<Option<Rest>>) {
         let end = more.last().map_or(offset + buf.len() as u64, Hole::end);
         let len = buf.len() + more.iter().map(|hole| hole.buf.len()).sum::<usize>();
         let len = len as u64;
@@ -55,7 +54,8 @@ impl Core {
             Ok(planned) => planned,
             Err(why) => {
                 self.past(v, way, why, len);
-                return self.read_holes(v, offset, end, buf, more).await;
+                let (buf, result) = self.read_holes(v, offset, end, buf, more).await;
+                return (buf, result.map(|()| None));
             }
         };
         let kept_behind = more.iter().map(|hole| plan.kept(hole.offset, hole.buf.len() as u64));
@@ -72,13 +72,13 @@ impl Core {
                 if !(guest && self.fill_from_origin(v, &plan, &wide)) {
                     self.populate(v, &plan, &wide.freeze());
                 }
-                self.begin_rest(v, rest);
-                (buf, Ok(()))
+                (buf, Ok(Some(rest)))
             }
             Err(_) => {
                 // The neighbourhood may be what cannot be read; the client asked for less.
                 self.end_population(&plan.population);
-                self.read_each(v, offset, buf, more).await
+                let (buf, result) = self.read_each(v, offset, buf, more).await;
+                (buf, result.map(|()| None))
             }
         }
     }

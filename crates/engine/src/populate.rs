@@ -7,7 +7,7 @@
 //! * A client waits for the granules that it asked of, which a disk reads in no more time than what it asked for. The
 //!   rest of their cache blocks is read behind the reply, a step at a time, by no more tasks at once than there are
 //!   reads of clients that wait for the same origin, and one at the least: so it has no more than half of the origin's
-//!   queue, beside one client or more.
+//!   queue, beside one client or more. A read that misses in many places leaves one of them.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -392,7 +392,8 @@ impl Core {
     }
 
     /// Has what a miss has left read behind its reply, unless enough is read so already: the next miss there asks again.
-    pub(crate) fn begin_rest(self: &Rc<Self>, v: &Rc<VolumeState>, rest: Rest) {
+    pub(crate) fn begin_rest(self: &Rc<Self>, v: &Rc<VolumeState>, rest: Option<Rest>) {
+        let Some(rest) = rest else { return };
         let is_full = v.rests.get() >= v.origin.clients().max(1);
         if is_full || rest.blocks.iter().all(Range::is_empty) {
             return;

@@ -26,6 +26,7 @@ use crate::limits::{
 use crate::miss::Hole;
 use crate::planted;
 use crate::policy::{Access, Part};
+use crate::populate::Rest;
 use crate::volume::VolumeState;
 use crate::wait::all_of;
 use crate::write::sector_mask;
@@ -62,6 +63,16 @@ struct Started<'a> {
     wanted: bool,
     /// Whether RAM may have it at all.
     guest: bool,
+}
+
+/// A run that was read.
+struct Finished {
+    hole: Hole,
+    /// Those that were read with it.
+    more: Vec<Hole>,
+    /// What a miss leaves to be read behind the reply.
+    rest: Option<Rest>,
+    result: Result<()>,
 }
 
 impl Started<'_> {
@@ -464,16 +475,19 @@ impl Core {
         if count == 1
             && let Some(item) = started.next()
         {
-            let (hole, _, result) = self.finish_run(v, way, item).await;
+            let Finished { hole, rest, result, .. } = self.finish_run(v, way, item).await;
+            self.begin_rest(v, rest);
             return (hole.buf, result);
         }
         let (asking, begun): (Vec<_>, Vec<_>) = started.partition(Started::has_to_ask);
         let mut parts: Vec<Option<Buf>> = (0..count).map(|_| None).collect();
-        let mut result = Ok(());
-        let mut take = |(first, more, outcome): (Hole, Vec<Hole>, Result<()>)| {
-            for hole in std::iter::once(first).chain(more) {
+        // However many places are missing, this is one read that leaves a rest.
+        let (mut first_rest, mut result) = (None, Ok(()));
+        let mut take = |Finished { hole, more, rest, result: outcome }: Finished| {
+            for hole in std::iter::once(hole).chain(more) {
                 parts[hole.number] = Some(hole.buf);
             }
+            first_rest = first_rest.take().or(rest);
             if result.is_ok() {
                 result = outcome;
             }
@@ -490,6 +504,7 @@ impl Core {
         for item in begun {
             take(self.finish_run(v, way, item).await);
         }
+        self.begin_rest(v, first_rest);
         let mut whole = Parts::default();
         parts.into_iter().flatten().for_each(|part| whole.push(part));
         (whole.join(), result)
@@ -572,13 +587,13 @@ impl Core {
         Started { number, run, io, pinned, buf, more: Vec::new(), wanted, guest }
     }
 
-    /// Its part of the buffer, and those of the others that were read with it.
     async fn finish_run(
         self: &Rc<Self>,
         v: &Rc<VolumeState>,
         way: &Way,
         started: Started<'_>,
-    ) -> (Hole, Vec<Hole>, Result<()>) {
+    ) -> Finished {
+        let mut rest = None;
         let Started { number, run, io, pinned, buf, mut more, wanted, guest } = started;
         let answer = match (&run.source, io, buf) {
             (Source::Mapped(m), Some((io, queued)), _) => {
@@ -601,7 +616,8 @@ impl Core {
             }
             (Source::Ram, _, Some(buf)) => (buf, Ok(())),
             (Source::Origin, _, Some(buf)) => {
-                self.read_miss(v, way, run.offset, buf, &mut more, guest).await
+                let (buf, read) = self.read_miss(v, way, run.offset, buf, &mut more, guest).await;
+                (buf, read.map(|left| rest = left))
             }
             (_, _, None) => unreachable!("a run has its buffer or a read"),
         };
@@ -609,7 +625,7 @@ impl Core {
             self.unpin(set);
         }
         let (buf, result) = answer;
-        (Hole { number, offset: run.offset, buf }, more, result)
+        Finished { hole: Hole { number, offset: run.offset, buf }, more, rest, result }
     }
 
     /// Runs without data, partial blocks, and runs not aligned to the cache device's sectors.

@@ -55,10 +55,11 @@ fn requests(seed: u64, cached: impl Fn(u64) -> bool + Copy) -> Result<usize, Str
     let versions = start(&rig);
     rig.pause(SOON);
     let held = rig.origin_gate.held();
-    rig.origin_gate.hold(0, is_read);
     rig.origin_gate.release();
     rig.pause(SOON);
+    same("asked for one after the other", rig.origin_gate.held() as u64, 0)?;
     expect(&versions, cached)?;
+    rig.origin_gate.hold(0, is_read);
     // What was populated meanwhile is what was missing.
     for when in ["from the cache", "after a crash"] {
         let versions = start(&rig);
@@ -101,5 +102,33 @@ fn what_lies_between_need_not_be_readable() {
         rig.pause(SOON);
         assert!(rig.origin_broken.failing.hits() > 0, "it was not asked for");
         expect(&versions, cached)
+    });
+}
+
+/// What is around all of them, in a cache block that is larger, is read behind the reply as it is for one: several tasks would
+/// have the origin to themselves.
+#[test]
+fn a_read_in_many_places_leaves_one_rest() {
+    survive(4, |seed| {
+        let cached = |block| (block + seed) % 20 > 2 && block < BLOCKS;
+        let plan = Plan { members: 2, copies: 2, origin_bytes: 4 << 20, ..Plan::default() };
+        let rig = Rig::new(seed, plan);
+        let volume = rig.volume();
+        let settings = volume.settings();
+        let set = rig.run(async move { volume.set_with(settings, 4 << 20).await })?;
+        set.map_err(|error| error.to_string())?;
+        (0..BLOCKS).filter(|&block| cached(block)).try_for_each(|block| rig.write(2, block, 1))?;
+        rig.origin_gate.hold(1_000, is_read);
+        let versions = start(&rig);
+        rig.pause(SOON);
+        assert!(rig.origin_gate.held() > 5, "{} places", rig.origin_gate.held());
+        rig.origin_gate.release();
+        rig.pause(SOON);
+        expect(&versions, cached)?;
+        same("rests", rig.origin_gate.held() as u64, 1)?;
+        rig.origin_gate.hold(0, is_read);
+        rig.origin_gate.release();
+        rig.pause(SOON);
+        same("behind them", rig.read(BLOCKS + 3)?, 1).map(drop)
     });
 }
