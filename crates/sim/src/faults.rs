@@ -88,6 +88,11 @@ impl Armoury {
         (0..self.members.len()).any(|other| other != member && self.hits(other) > 0)
     }
 
+    /// Whether requests of all cache devices but these have failed so far.
+    pub fn have_all_failed_beside(&self, members: &[usize]) -> bool {
+        (0..self.members.len()).all(|other| members.contains(&other) || self.hits(other) > 0)
+    }
+
     /// Switches all faults off; what has hung is answered.
     pub fn disarm(&self) {
         self.layers.iter().chain(&self.damaging).for_each(|(handle, _)| handle.disarm());

@@ -276,6 +276,11 @@ impl Config {
         .with_set_back()
     }
 
+    /// Whether the witness is there at every start, and says how things stand.
+    pub fn has_sound_witness(&self) -> bool {
+        self.witness_loss.is_none() && !self.witness_refuses
+    }
+
     /// From numbers of its own, too, where members do not fail besides. A pool whose members were all set back can tell by its
     /// witness alone.
     fn with_set_back(mut self) -> Self {
@@ -289,8 +294,7 @@ impl Config {
         let members = if rng.one_in(4) { (0..self.members).collect() } else { vec![one] };
         let copied = rng.between(1, crashes - 1);
         let back = rng.between(copied + 1, crashes);
-        let is_witnessed = self.witness_loss.is_none() && !self.witness_refuses;
-        if members.len() < self.members || is_witnessed {
+        if members.len() < self.members || self.has_sound_witness() {
             self.set_back = Some(SetBack { members, copied, back });
         }
         self
