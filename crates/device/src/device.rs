@@ -19,6 +19,8 @@ pub struct Geometry {
     pub stripe: Option<Stripe>,
     /// The controller that it is behind, if that is known: a number, the same for all that fail with it.
     pub controller: Option<u64>,
+    /// Whether it takes writes that are durable when they complete. Others refuse them.
+    pub durable_writes: bool,
 }
 
 /// The layout of an array, as far as writers have a use for it. Stripes begin at multiples of their
@@ -44,12 +46,14 @@ pub enum Request {
         /// Memory to fill, all of it.
         buf: Buf,
     },
-    /// Write all of `data` at `offset`. Durable only after a later `Flush`.
+    /// Write all of `data` at `offset`. Durable only after a later `Flush`, unless asked for.
     Write {
         /// First byte on the device.
         offset: u64,
         /// What to write.
         data: Data,
+        /// Whether it completes only when it is durable; nothing is said of other writes.
+        durable: bool,
     },
     /// Make every write that completed before this request was submitted durable.
     Flush,
@@ -74,7 +78,7 @@ impl Request {
     pub fn range(&self) -> Option<std::ops::Range<u64>> {
         match self {
             Request::Read { offset, buf } => Some(*offset..offset.saturating_add(buf.len() as u64)),
-            Request::Write { offset, data } => {
+            Request::Write { offset, data, .. } => {
                 Some(*offset..offset.saturating_add(data.len() as u64))
             }
             Request::Flush => None,
@@ -87,8 +91,11 @@ impl Request {
     /// Whether the request lies inside the device and on its sectors.
     ///
     /// # Errors
-    /// [`IoErrorKind::Invalid`] if not.
+    /// [`IoErrorKind::Invalid`] if not; [`IoErrorKind::Unsupported`] if it has no durable writes.
     pub fn check(&self, geometry: &Geometry) -> Result<(), IoError> {
+        if matches!(self, Request::Write { durable: true, .. }) && !geometry.durable_writes {
+            return Err(IoErrorKind::Unsupported.into());
+        }
         let Some(range) = self.range() else { return Ok(()) };
         let sector = u64::from(geometry.sector_bytes);
         let aligned = range.start.is_multiple_of(sector) && range.end.is_multiple_of(sector);
@@ -146,7 +153,12 @@ impl dyn BlockDevice + '_ {
 
     /// Writes `data`.
     pub fn write(&self, offset: u64, data: Data) -> Io {
-        self.start(Request::Write { offset, data })
+        self.start(Request::Write { offset, data, durable: false })
+    }
+
+    /// Writes `data`; durable when it completes.
+    pub fn write_durable(&self, offset: u64, data: Data) -> Io {
+        self.start(Request::Write { offset, data, durable: true })
     }
 
     /// Makes all completed writes durable.

@@ -261,6 +261,7 @@ mod tests {
                 discard: true,
                 stripe: None,
                 controller: None,
+                durable_writes: false,
             }
         }
 

@@ -78,6 +78,11 @@ fn what_is_written_is_read_with_either_sector() {
             device.write(sector as u64, data.clone()).done().await.unwrap();
             device.flush().done().await.unwrap();
             assert_eq!(read(device, sector as u64, 3 * sector).await[..], data[..]);
+            if device.geometry().durable_writes {
+                let data = pattern(2 * sector, 8).freeze();
+                device.write_durable(0, data.clone()).done().await.unwrap();
+                assert_eq!(read(device, 0, 2 * sector).await[..], data[..]);
+            }
             let past = device.read(1 << 20, Buf::new(sector)).await;
             assert_eq!(past.result, Err(IoErrorKind::Invalid.into()));
             let odd = device.write(8, data.clone()).done().await;
@@ -289,6 +294,8 @@ fn tmpfs_works_through_the_page_cache() {
         device.write(512, pattern(1024, 3).freeze()).done().await.unwrap();
         device.flush().done().await.unwrap();
         assert_eq!(read(device, 512, 1024).await[..], pattern(1024, 3)[..]);
+        let durable = device.write_durable(512, pattern(1024, 4).freeze()).done().await;
+        assert_eq!(durable, Err(IoErrorKind::Unsupported.into()), "nobody knows when it is");
     });
 }
 
@@ -594,6 +601,31 @@ fn discards_and_zeroes_wait_at_the_fence() {
     pause().unwrap();
     let vanished = Some(Err(IoErrorKind::Vanished.into()));
     assert!(waits.iter().all(|waits| waits.get() == vanished));
+}
+
+/// FLUSHes that a block device has been sent so far (the 16th field of its `stat`).
+fn flushes(disk: &Path) -> u64 {
+    let name = disk.file_name().unwrap().to_string_lossy().into_owned();
+    let stat = std::fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
+    stat.split_whitespace().nth(15).unwrap().parse().unwrap()
+}
+
+/// A loop device has a write cache and no FUA: the kernel flushes it behind the write.
+#[test]
+fn a_durable_write_has_been_flushed_when_it_ends() {
+    let file = TempFile::new(8 << 20);
+    let Some(disk) = Loop::new(&file, 4096) else { return };
+    let reactor = reactor();
+    let device = FileDevice::open(&reactor, &disk.0, &OpenOptions::default()).unwrap();
+    let device: &dyn BlockDevice = &device;
+    reactor.block_on(async {
+        let before = flushes(&disk.0);
+        device.write(0, pattern(4096, 1).freeze()).done().await.unwrap();
+        assert_eq!(flushes(&disk.0), before);
+        device.write_durable(4096, pattern(4096, 2).freeze()).done().await.unwrap();
+        assert!(flushes(&disk.0) > before, "the disk was asked to make it durable");
+        assert_eq!(read(device, 4096, 4096).await[..], pattern(4096, 2)[..]);
+    });
 }
 
 #[test]

@@ -249,7 +249,7 @@ impl Volume {
         if planted::is(Bug::FlushAcknowledgedEarly) {
             return Ok(());
         }
-        self.core().flush_for_client().await
+        self.core().flush_for_client(&self.state).await
     }
 
     fn flush_failed(&self) -> Error {

@@ -233,6 +233,31 @@ pub const SCRUB_READ_BLOCKS: u32 = 64;
 /// so many. It goes on, for what nobody reads is what rots unseen.
 pub const SCRUB_BUSY_PART: u32 = 10;
 
+/// What a client's FLUSH, or its write with FUA, adds to its volume's credit of synchronous writers, if anything was written since
+/// that no other counted for; a write takes one. So who flushes after every write has it, and who flushes after every third has none.
+pub const SYNC_CREDIT_PER_FLUSH: u32 = 2;
+
+/// The most there is of it: of single writes without a FLUSH five are expected to have one, the sixth is not.
+pub const SYNC_CREDIT_MAX: u32 = 16;
+
+/// From which on an append may be written durably, as if its clients had asked for that: one request to a device
+/// instead of a write and a flush behind it. A wrong guess costs one write the time of a flush.
+pub const SYNC_CREDIT_MIN: u32 = 12;
+
+/// Writes of a volume that FLUSHes may still count for: more than there are clients who write and flush together, as a rule.
+pub const SYNC_WRITES_MAX: u32 = 64;
+
+/// Blocks of a record up to which it may be written durably at once (128 KiB): what is compared should be of one kind.
+pub const SYNC_BLOCKS_MAX: u32 = 32;
+
+/// What an append or a flush counts as at the most, however long it took: a disk's FLUSH does not take longer as a rule. So the
+/// way that hung when it was tried first is tried again after six seconds of waiting.
+pub const SYNC_SPAN_MAX: Nanos = 100 * MILLISECOND;
+
+/// How many times as long clients have waited, since it was tried last, as the slower of the two ways takes, before that is
+/// tried again: they lose a thirty-second of their time to that at the most.
+pub const SYNC_TRIAL_PART: Nanos = 32;
+
 /// Time between two events about blocks that were lost: the first is told at once, and what is found in the next ten
 /// seconds with the next, or a device that returns nothing any more pushes all other events out.
 pub const LOST_TOLD_INTERVAL: Nanos = 10 * SECOND;

@@ -4,6 +4,8 @@
 //! * A record is written to all copies, then published, then acknowledged (INV-2).
 //! * FLUSH is acknowledged when a member flush that began after the append's completion has
 //!   completed on every member appended to (INV-3); concurrent FLUSHes join.
+//! * While the clients of a volume flush after each write, a record may be written durably, which counts as a flush of it: their
+//!   FLUSH finds nothing to do (INV-108).
 //! * A footer is written only after a flush that began after its last record completed (INV-4).
 //! * A member whose write or flush fails is used no more; what was on its way goes on with the copies
 //!   that are left, once an epoch without it is durable ([`crate::failure`]). Nothing is retried.
@@ -12,6 +14,7 @@ mod before;
 mod failing;
 mod flush;
 mod record;
+mod synchronous;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
@@ -36,6 +39,8 @@ use crate::segment::Set;
 use crate::wait::{TaskMutex, WaitQueue, yield_once};
 
 use record::Batch;
+pub(crate) use synchronous::Habit;
+use synchronous::{Way, Ways};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -156,6 +161,8 @@ pub(crate) struct Log {
     flush_number: Cell<u64>,
     /// Clients that wait for a member flush.
     flush_waiters: Count,
+    /// How what is flushed at once becomes durable.
+    ways: Ways,
     /// Blocks that facts are being noted about.
     noting: RefCell<Vec<before::Noting>>,
     /// Woken when an append or a flush ends.
@@ -185,6 +192,7 @@ impl Log {
             flushes: RefCell::default(),
             flush_number: Cell::new(0),
             flush_waiters: Count::default(),
+            ways: Ways::default(),
             noting: RefCell::default(),
             progress: WaitQueue::default(),
             bytes_since_flush: Cell::new(0),
@@ -504,6 +512,8 @@ impl Core {
 
     /// Writes a record to all copies; publishes and acknowledges it.
     async fn write_batch(&self, batch: Batch) {
+        let (measured, began) = (self.way_of(&batch), self.rt.now());
+        let way = measured.unwrap_or(Way::ByFlush);
         let Batch { set, index, place, sequence, parts, header, pending, loss } = batch;
         let mut writes: Vec<(usize, Io)> = Vec::with_capacity(3 * set.segments.len());
         let (_, offset) = self.sets.borrow().split(place.header);
@@ -515,7 +525,13 @@ impl Core {
             }
             let (device, mut at) = self.place(segment, offset);
             for part in &parts {
-                writes.push((member, device.device.write(at, part.clone())));
+                let write = match way {
+                    Way::AtOnce if !planted::is(Bug::DurableAppendVolatile) => {
+                        device.device.write_durable(at, part.clone())
+                    }
+                    Way::AtOnce | Way::ByFlush => device.device.write(at, part.clone()),
+                };
+                writes.push((member, write));
                 at += part.len() as u64;
             }
         }
@@ -523,7 +539,7 @@ impl Core {
             let bytes = BLOCK_BYTES * set.segments.len() as u64;
             add(&self.counters.ssd_header_bytes, bytes);
         }
-        let mut result = self.await_writes(&set, writes, loss).await;
+        let mut result = self.await_writes(&set, writes, way, loss).await;
         let is_void = || self.losses.any_since(loss) && !self.latched.get();
         if header {
             set.header_done.set(result.is_ok());
@@ -546,6 +562,12 @@ impl Core {
             return self.hand_back(set.stream, place, &parts, pending);
         }
         if result.is_ok() {
+            if let Some(way) = measured.filter(|_| !self.losses.any_since(loss)) {
+                self.log.ways.note_append(way, self.rt.now() - began);
+            }
+            if way == Way::AtOnce {
+                self.note_durable_append();
+            }
             if let Some(set) = self.sets.borrow_mut().get_mut(set.id) {
                 set.last_sequence = set.last_sequence.max(sequence);
             }

@@ -23,7 +23,7 @@ pub(crate) struct Member {
     pub place: Cell<Option<usize>>,
     pub id: DeviceId,
     pub segments_offset: u64,
-    /// Whether a write has completed since the last flush began.
+    /// Whether a write has completed since the last flush began that was not durable by itself.
     pub unflushed: Cell<bool>,
     /// What it has to do for clients and appends, in requests; see [`crate::copies`]. Requests of all sizes count alike: up
     /// to some 100 KiB an SSD spends more on there being one than on its bytes.

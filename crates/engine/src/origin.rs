@@ -617,6 +617,7 @@ mod tests {
                 discard: false,
                 stripe: None,
                 controller: None,
+                durable_writes: false,
             }
         }
 

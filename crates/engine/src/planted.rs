@@ -26,6 +26,10 @@ pub enum Bug {
     FooterBeforeFlush,
     /// The elevator takes records that no flush covers yet.
     DestageUnflushed,
+    /// An append that was written durably counts as a flush of those beside it.
+    DurableAppendCoversAll,
+    /// What is to be written durably is written as anything else.
+    DurableAppendVolatile,
     /// The elevator begins a write although one of the same blocks is under way.
     DestageOverlapping,
     /// A shard's image claims appends that are still in flight.

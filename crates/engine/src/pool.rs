@@ -23,6 +23,7 @@ use crate::flush::Writers;
 use crate::format::{Claim, Mode, Superblock, VOLUME_BLOCKS_MAX, VolumeRecord, VolumeSettings};
 use crate::ids::{BLOCK_BYTES, DeviceId, SECTOR_BYTES, VolumeId};
 use crate::limits::{ORIGIN_BYTES_MAX, RAM_BYTES_MAX, VOLUMES_MAX};
+use crate::log::Habit;
 use crate::origin::Origin;
 use crate::protect::Urgent;
 use crate::ram::RamStatus;
@@ -448,6 +449,7 @@ impl Pool {
             service: InService::default(),
             claims: Claims::default(),
             flow: Rc::new(Flow::of(record.settings.priority)),
+            habit: Habit::default(),
         });
         self.core.volumes.borrow_mut().insert(record.id, Rc::clone(&state));
         self.core.start_counting(&state);

@@ -24,6 +24,7 @@ use crate::ids::{BLOCK_BYTES, SECTOR_BYTES, SegmentId, VolumeId};
 use crate::limits::{
     PREFETCH_BYTES_MAX, REQUEST_BYTES_MAX, TRIM_STRIPES_MAX, ZERO_DIRECT_BYTES_MIN,
 };
+use crate::log::Habit;
 use crate::origin::{Origin, OriginTrouble};
 use crate::planted::{self, Bug};
 use crate::policy::{Access, Thresholds, Worth};
@@ -93,6 +94,8 @@ pub(crate) struct VolumeState {
     pub claims: Claims,
     /// Its share of what writers get when room is short.
     pub flow: Rc<Flow>,
+    /// Whether its clients flush what they write, write by write.
+    pub habit: Habit,
 }
 
 impl VolumeState {

@@ -93,7 +93,7 @@ impl BlockDevice for Watched {
         let sectors =
             |offset: u64, len: u64| offset / SECTOR as u64..(offset + len) / SECTOR as u64;
         let given = match &request {
-            Request::Write { offset, data } => {
+            Request::Write { offset, data, .. } => {
                 Some((sectors(*offset, data.len() as u64), Some(&data[..])))
             }
             Request::WriteZeroes { offset, len } | Request::Discard { offset, len } => {
@@ -233,7 +233,8 @@ impl Machine {
             let rng = if index < config.members { &mut *rng } else { &mut apart };
             let settings = DiskSettings::ssd(config.member_bytes, *sector);
             let controller = config.controllers[index];
-            let geometry = Geometry { controller, ..settings.geometry };
+            let durable_writes = config.durable_writes;
+            let geometry = Geometry { controller, durable_writes, ..settings.geometry };
             let (disk, recorded) = disk(DiskSettings { geometry, ..settings }, rng);
             disks.push(Rc::clone(&disk));
             let lose = Box::new(move || disk.fail_flush());

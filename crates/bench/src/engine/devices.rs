@@ -77,6 +77,7 @@ impl BlockDevice for Numbered {
             discard: false,
             stripe: None,
             controller: None,
+            durable_writes: false,
         }
     }
 

@@ -102,7 +102,7 @@ fn copy(memory: &mut [u8], request: &mut Request) {
             let len = buf.len();
             buf.copy_from_slice(&memory[from..from + len]);
         }
-        Request::Write { offset, data } => {
+        Request::Write { offset, data, .. } => {
             let from = *offset as usize;
             memory[from..from + data.len()].copy_from_slice(data);
         }
@@ -116,7 +116,14 @@ fn copy(memory: &mut [u8], request: &mut Request) {
 impl BlockDevice for Memory {
     fn geometry(&self) -> Geometry {
         let size_bytes = self.bytes.borrow().len() as u64;
-        Geometry { size_bytes, sector_bytes: 4096, discard: true, stripe: None, controller: None }
+        Geometry {
+            size_bytes,
+            sector_bytes: 4096,
+            discard: true,
+            stripe: None,
+            controller: None,
+            durable_writes: false,
+        }
     }
 
     fn submit(&self, mut request: Request, completer: Completer) {

@@ -2,6 +2,7 @@
 //!
 //! * Requests complete after random latencies, out of order. A write takes effect at some instant
 //!   between its submission and its completion, sometimes in two parts.
+//! * A durable write has been made durable when it completes, and of the others each may be.
 //! * `Flush` makes durable what completed before the flush was submitted; of the rest each write
 //!   may become durable too.
 //! * A power cut keeps, drops, tears or (in flight only) garbles each write that no flush covered.
@@ -198,6 +199,7 @@ impl DiskSettings {
                 discard: true,
                 stripe: None,
                 controller: None,
+                durable_writes: true,
             },
             latency_min: 20 * MICROSECOND,
             latency_max: 200 * MICROSECOND,
@@ -217,6 +219,7 @@ impl DiskSettings {
                 discard,
                 stripe: None,
                 controller: None,
+                durable_writes: true,
             },
             latency_min: 200 * MICROSECOND,
             latency_max: 8_000 * MICROSECOND,
@@ -291,7 +294,7 @@ impl SimDisk {
     pub fn would_change(&self, request: &Request) -> bool {
         let (start, data) = match request {
             Request::Read { .. } => return false,
-            Request::Write { offset, data } if data.iter().all(|byte| *byte == 0) => {
+            Request::Write { offset, data, .. } if data.iter().all(|byte| *byte == 0) => {
                 (*offset, &data[..])
             }
             _ => return true,
@@ -385,7 +388,7 @@ impl SimDisk {
         });
     }
 
-    fn write(&self, range: Range<u64>, content: Content, completer: Completer) {
+    fn write(&self, range: Range<u64>, content: Content, durable: bool, completer: Completer) {
         let sectors = (range.end - range.start) / TEAR_BYTES;
         let mut rng = self.rng.borrow_mut();
         let pieces = if sectors > 1 && rng.one_in(8) {
@@ -395,7 +398,7 @@ impl SimDisk {
             vec![(range, content)]
         };
         drop(rng);
-        self.change(pieces, completer);
+        self.change(pieces, durable, completer);
     }
 
     /// Discards: up to three pieces, each of which keeps its content or becomes something else.
@@ -423,11 +426,11 @@ impl SimDisk {
             }
         }
         drop(rng);
-        self.change(pieces, completer);
+        self.change(pieces, false, completer);
     }
 
     /// Starts a write of these pieces, which take effect one by one.
-    fn change(&self, pieces: Vec<(Range<u64>, Content)>, completer: Completer) {
+    fn change(&self, pieces: Vec<(Range<u64>, Content)>, durable: bool, completer: Completer) {
         let latency = self.latency();
         let (write, parts) = self.register(pieces);
         for part in parts {
@@ -441,8 +444,13 @@ impl SimDisk {
                 _ => {} // when the write completes
             }
         }
+        // Some of that is the flush of a durable one.
+        let latency = if durable { latency + self.latency() } else { latency };
         self.later(latency, move |disk| {
             disk.end_write(write);
+            if durable {
+                disk.persist(|effect| effect.write == write);
+            }
             completer.done(Ok(()));
         });
     }
@@ -489,15 +497,22 @@ impl SimDisk {
 
     /// Makes what completed by `mark` durable, and of the rest what chance wants.
     fn flush(&self, mark: u64) {
+        {
+            let mut state = self.state.borrow_mut();
+            if let Some(own) = state.flushing.iter().position(|at| *at == mark) {
+                state.flushing.remove(own);
+            }
+        }
+        self.persist(|effect| effect.completed.is_some_and(|at| at <= mark));
+    }
+
+    /// Makes these effects durable, and of the rest what chance wants.
+    fn persist(&self, is_covered: impl Fn(&Effect) -> bool) {
         let mut rng = self.rng.borrow_mut();
         let state = &mut *self.state.borrow_mut();
-        if let Some(own) = state.flushing.iter().position(|at| *at == mark) {
-            state.flushing.remove(own);
-        }
         let mut kept: Vec<Effect> = Vec::new();
         for effect in state.unflushed.drain(..) {
-            let covered = effect.completed.is_some_and(|at| at <= mark);
-            if !covered && !rng.one_in(8) {
+            if !is_covered(&effect) && !rng.one_in(8) {
                 kept.push(effect);
                 continue;
             }
@@ -621,12 +636,12 @@ impl BlockDevice for SimDisk {
         let Some(completer) = self.world.admit(completer) else { return };
         match request {
             Request::Read { .. } => self.read(request, completer),
-            Request::Write { offset, data } => {
+            Request::Write { offset, data, durable } => {
                 let range = offset..offset + data.len() as u64;
-                self.write(range, Content::Bytes(offset, data), completer);
+                self.write(range, Content::Bytes(offset, data), durable, completer);
             }
             Request::WriteZeroes { offset, len } => {
-                self.write(offset..offset + len, Content::Zeroes, completer);
+                self.write(offset..offset + len, Content::Zeroes, false, completer);
             }
             Request::Discard { offset, len } => self.discard(offset..offset + len, completer),
             Request::Flush => {

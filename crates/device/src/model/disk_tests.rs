@@ -66,7 +66,10 @@ fn a_flushed_write_survives_a_power_cut() {
 #[test]
 fn zeroes_where_durable_zeroes_are_change_nothing() {
     let (world, disk) = disk(1);
-    let would = |byte| disk.would_change(&Request::Write { offset: 512, data: filled(byte, 512) });
+    let would = |byte| {
+        let data = filled(byte, 512);
+        disk.would_change(&Request::Write { offset: 512, data, durable: false })
+    };
     assert!(!would(0) && would(7) && disk.would_change(&Request::Flush));
     assert!(!disk.would_change(&Request::Read { offset: 0, buf: Buf::new(512) }));
     write(&world, &disk, 512, 7, 512);
@@ -288,6 +291,23 @@ fn a_discard_that_keeps_old_data_does_not_undo_the_write_before_it() {
         world.crash(Crash::PowerCut);
         assert_eq!(disk.peek(0, 4096), current, "seed {seed}: all of it was flushed");
     }
+}
+
+#[test]
+fn a_durable_write_stays_whatever_becomes_of_those_beside_it() {
+    let mut lost = 0;
+    for seed in 0..40 {
+        let (world, disk) = disk(seed);
+        write(&world, &disk, 0, 7, 8192);
+        write(&world, &disk, 8192, 7, 4096);
+        let dev = device(&disk);
+        let durable = async move { dev.write_durable(4096, filled(9, 4096)).done().await };
+        world.run_until(durable).unwrap().unwrap();
+        world.crash(Crash::PowerCut);
+        assert!(disk.peek(4096, 4096).iter().all(|&byte| byte == 9), "seed {seed}");
+        lost += usize::from(disk.peek(8192, 1)[0] != 7);
+    }
+    assert!((10..35).contains(&lost), "{lost}: nothing is said of other writes");
 }
 
 #[test]

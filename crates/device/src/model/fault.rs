@@ -354,10 +354,11 @@ impl BlockDevice for Flipping {
                     completer.complete(outcome.result, outcome.buf);
                 });
             }
-            Request::Write { offset, data } => {
+            Request::Write { offset, data, durable } => {
                 let mut copy = Buf::copy_of(&data);
                 Self::flip(&faults, &mut copy);
-                self.inner.submit(Request::Write { offset, data: copy.freeze() }, completer);
+                let data = copy.freeze();
+                self.inner.submit(Request::Write { offset, data, durable }, completer);
             }
             other => self.inner.submit(other, completer),
         }
@@ -386,14 +387,14 @@ impl BlockDevice for Tearing {
         if !matches!(request, Request::Write { .. }) || !self.faults.hit(&request) {
             return self.inner.submit(request, completer);
         }
-        let Request::Write { offset, data } = request else { return };
+        let Request::Write { offset, data, durable } = request else { return };
         let result = self.result.map_err(IoError::from);
         let sector = u64::from(self.inner.geometry().sector_bytes).max(TEAR_BYTES);
         let kept = self.faults.below(data.len() as u64 / sector) * sector;
         if kept == 0 {
             return completer.done(result);
         }
-        let torn = Request::Write { offset, data: data.slice(0..kept as usize) };
+        let torn = Request::Write { offset, data: data.slice(0..kept as usize), durable };
         submit_then(&self.runtime, &self.inner, torn, move |_| completer.done(result));
     }
 }
@@ -439,13 +440,14 @@ impl BlockDevice for Misdirecting {
         if !matches!(request, Request::Write { .. }) || !self.faults.hit(&request) {
             return self.inner.submit(request, completer);
         }
-        let Request::Write { data, .. } = request else { return };
+        let Request::Write { data, durable, .. } = request else { return };
         let geometry = self.inner.geometry();
         let sector = u64::from(geometry.sector_bytes);
         let landing = self.landing.clone().unwrap_or(0..geometry.size_bytes);
         let places = (landing.end - landing.start - data.len() as u64) / sector + 1;
         let offset = landing.start + self.faults.below(places) * sector;
-        self.inner.submit(Request::Write { offset, data: Data::clone(&data) }, completer);
+        let data = Data::clone(&data);
+        self.inner.submit(Request::Write { offset, data, durable }, completer);
     }
 }
 

@@ -35,6 +35,7 @@ impl MemoryStore {
                 discard: true,
                 stripe: None,
                 controller: None,
+                durable_writes: false,
             },
             pages: RefCell::default(),
         }
@@ -114,7 +115,7 @@ impl BlockDevice for MemoryStore {
         if result.is_ok() {
             match &mut request {
                 Request::Read { offset, buf } => self.read_into(*offset, buf),
-                Request::Write { offset, data } => self.write_from(*offset, data),
+                Request::Write { offset, data, .. } => self.write_from(*offset, data),
                 Request::Flush => {}
                 // Discarded content is unspecified; zeroes give the memory back.
                 Request::Discard { offset, len } | Request::WriteZeroes { offset, len } => {

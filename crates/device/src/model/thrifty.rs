@@ -163,6 +163,7 @@ impl ThriftyStore {
                 discard: true,
                 stripe: None,
                 controller: None,
+                durable_writes: false,
             },
             blocks: RefCell::default(),
         }
@@ -205,7 +206,7 @@ impl BlockDevice for ThriftyStore {
         if result.is_ok() {
             match &mut request {
                 Request::Read { offset, buf } => self.read_into(*offset, buf),
-                Request::Write { offset, data } => self.write_from(*offset, data),
+                Request::Write { offset, data, .. } => self.write_from(*offset, data),
                 Request::Flush => {}
                 Request::Discard { offset, len } | Request::WriteZeroes { offset, len } => {
                     self.blocks.borrow_mut().zero(*offset, *len);

@@ -100,6 +100,7 @@ impl FileDevice {
                 discard: opened.discard,
                 stripe: opened.stripe,
                 controller: opened.controller,
+                durable_writes: opened.durable_writes,
             }),
             identity: opened.identity,
             is_block: opened.is_block,
@@ -317,7 +318,7 @@ impl Inner {
 
     fn write(&self, offset: u64, data: Data) -> Io {
         let (completer, io) = pair();
-        self.start(Kind::Write { offset, data }, completer);
+        self.start(Kind::Write { offset, data, durable: false }, completer);
         io
     }
 
@@ -466,10 +467,10 @@ impl BlockDevice for FileDevice {
                     inner.read_through_copy(offset, buf, completer).await;
                 }));
             }
-            Request::Write { offset, data } => {
+            Request::Write { offset, data, durable } => {
                 let data =
                     if inner.is_aligned(&data) { data } else { Buf::copy_of(&data).freeze() };
-                inner.start(Kind::Write { offset, data }, completer);
+                inner.start(Kind::Write { offset, data, durable }, completer);
             }
             Request::Flush => inner.start(Kind::Sync { data_only: true }, completer),
             Request::Discard { offset, len } => {

@@ -155,6 +155,8 @@ pub(super) enum Kind {
     Write {
         offset: u64,
         data: Data,
+        /// Whether it ends only when it is durable.
+        durable: bool,
     },
     Sync {
         data_only: bool,
@@ -309,9 +311,11 @@ impl Op {
                 let (at, offset) = (buf[done..].as_mut_ptr(), *offset + done as u64);
                 opcode::Read::new(fd, at, len).offset(offset).build()
             }
-            Kind::Write { offset, data } => {
+            Kind::Write { offset, data, durable } => {
                 let (at, offset) = (data[done..].as_ptr(), *offset + done as u64);
-                opcode::Write::new(fd, at, len).offset(offset).build()
+                // One request to the device instead of a write and a flush that waits for its end.
+                let flags = if *durable { libc::RWF_DSYNC } else { 0 };
+                opcode::Write::new(fd, at, len).offset(offset).rw_flags(flags).build()
             }
             Kind::Sync { data_only } => {
                 let flags = match data_only {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use forebay_device::{Data, Io, IoError, IoErrorKind};
 
-use super::{BLOCK, OpenSet, Pending, StreamLog};
+use super::{BLOCK, OpenSet, Pending, StreamLog, Way};
 use crate::apply::RecordPlace;
 use crate::core::Core;
 use crate::error::Result;
@@ -16,8 +16,8 @@ use crate::marks::Loss;
 use crate::planted::{self, Bug};
 
 impl Core {
-    /// Awaits what is written to members.
-    pub(super) async fn await_members(&self, writes: Vec<(usize, Io)>) {
+    /// Awaits what is written to members this way.
+    pub(super) async fn await_members(&self, writes: Vec<(usize, Io)>, way: Way) {
         writes.iter().for_each(|(member, _)| self.members[*member].queue.enter());
         // Whoever is awaited behind another one has taken no longer than that, as far as this can tell.
         let mut timed = writes.first().map(|(member, _)| &self.members[*member].spans);
@@ -29,7 +29,9 @@ impl Core {
             }
             self.members[member].queue.leave();
             // Also after an error: part of it may have arrived.
-            self.members[member].unflushed.set(true);
+            if way == Way::ByFlush || outcome.is_err() {
+                self.members[member].unflushed.set(true);
+            }
             if let Err(error) = outcome {
                 self.fail_member(member, "writing to", error);
             }
@@ -45,9 +47,10 @@ impl Core {
         &self,
         set: &OpenSet,
         writes: Vec<(usize, Io)>,
+        way: Way,
         loss: Loss,
     ) -> std::result::Result<(), IoError> {
-        self.await_members(writes).await;
+        self.await_members(writes, way).await;
         if self.is_failing() && !planted::is(Bug::EpochNotAwaited) {
             let noting = || self.losses.is_marking() && set.stream == Stream::Metadata;
             let is_void = || self.losses.any_since(loss);

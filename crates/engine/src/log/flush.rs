@@ -4,16 +4,17 @@ use std::rc::Rc;
 
 use forebay_device::{Buf, Io, IoError, IoErrorKind};
 
-use super::{BLOCK, OpenSet};
+use super::{BLOCK, Batch, Habit, OpenSet, Pending, Way};
 use crate::core::Core;
 use crate::counters::add;
 use crate::error::Result;
-use crate::format::{FooterRecord, FooterTrailer, Stream, encode_footer};
+use crate::format::{EntryKind, FooterRecord, FooterTrailer, Stream, encode_footer};
 use crate::ids::{Incarnation, SegmentId};
-use crate::limits::FLUSHES_INFLIGHT_MAX;
+use crate::limits::{FLUSHES_INFLIGHT_MAX, SYNC_BLOCKS_MAX};
 use crate::member::Member;
 use crate::planted::{self, Bug};
 use crate::segment::SetState;
+use crate::volume::VolumeState;
 
 /// A flush of members under way.
 pub(super) struct MemberFlush {
@@ -33,13 +34,19 @@ impl MemberFlush {
 }
 
 impl Core {
-    /// Makes every completed append durable on behalf of a client, who will then go on.
+    /// Makes every completed append durable on behalf of a client of a volume, who will then go on.
     ///
     /// # Errors
     /// As [`Core::flush_members`].
-    pub(crate) async fn flush_for_client(&self) -> Result<()> {
+    pub(crate) async fn flush_for_client(&self, v: &VolumeState) -> Result<()> {
+        v.habit.note_flush();
         let _waiter = self.log.flush_waiters.guard();
-        self.flush_members().await
+        let began = self.log.has_volatile().then(|| self.rt.now());
+        let flushed = self.flush_members().await;
+        if let Some(began) = began.filter(|_| flushed.is_ok()) {
+            self.log.ways.note_flushed(self.rt.now() - began);
+        }
+        flushed
     }
 
     /// Makes every completed append durable.
@@ -60,6 +67,49 @@ impl Core {
             }
             let flushed = || self.log.flushed.get() >= target || self.may_begin_flush(target);
             self.log.progress.until(|| flushed() || self.latched.get()).await;
+        }
+    }
+
+    /// How a record is to become durable that is about to be written: for clients who flush what they write, write by write. `None`
+    /// for any other, and where a FLUSH would have more to do than to make this one durable (INV-108): something before it is not,
+    /// or something else is on its way.
+    pub(super) fn way_of(&self, batch: &Batch) -> Option<Way> {
+        let is_expected = self.is_flush_expected(&batch.pending);
+        let blocks: u32 = batch.pending.iter().map(Pending::data_blocks).sum();
+        // In parts it would be several requests, with a flush in each.
+        let is_one = !batch.header && batch.parts.len() == 1 && blocks <= SYNC_BLOCKS_MAX;
+        let is_alone = !self.log.has_volatile()
+            && self.log.flushes.borrow().is_empty()
+            && self.log.inflight.borrow().len() == 1;
+        let can = || self.serving().all(|(_, member)| member.device.geometry().durable_writes);
+        (is_expected && is_one && is_alone && can()).then(|| self.log.ways.choose())
+    }
+
+    /// Whether all of these are clients' writes that will be flushed at once, if they do as before. They count as written.
+    fn is_flush_expected(&self, pending: &[Pending]) -> bool {
+        let volumes = self.volumes.borrow();
+        let habits = || {
+            pending.iter().map(|item| match item.entry.kind {
+                EntryKind::Write => volumes.get(&item.entry.volume).map(|v| &v.habit),
+                _ => None,
+            })
+        };
+        let is_expected = habits().all(|habit| habit.is_some_and(Habit::is_flushing));
+        habits().flatten().for_each(Habit::note_write);
+        is_expected
+    }
+
+    /// A record that was written durably has been appended, as the last one so far: if all before it were durable, all
+    /// are.
+    pub(super) fn note_durable_append(&self) {
+        let appended = self.log.appended.get();
+        let is_next =
+            self.log.flushed.get() + 1 == appended && self.log.flushes.borrow().is_empty();
+        if is_next || planted::is(Bug::DurableAppendCoversAll) {
+            planted::seen("log: durable append");
+            self.log.flushed.set(appended);
+            self.log.bytes_since_flush.set(0);
+            self.note_durable(appended);
         }
     }
 
@@ -279,7 +329,7 @@ impl Core {
             writes.push((member, device.device.write(at, data.clone())));
         }
         add(&self.counters.ssd_header_bytes, (bytes.len() * segments.len()) as u64);
-        self.await_members(writes).await;
+        self.await_members(writes, Way::ByFlush).await;
         let settled = self.settle_members().await;
         self.note_append(bytes.len() as u64);
         if settled.is_err() || self.is_stray(set) {

@@ -403,7 +403,7 @@ impl BlockDevice for Metered {
     }
 
     fn submit(&self, request: Request, completer: Completer) {
-        if let Request::Write { data, offset } = &request {
+        if let Request::Write { data, offset, .. } = &request {
             self.written.set(self.written.get() + data.len() as u64);
             let opens = offset.is_multiple_of(SMALL_SEGMENT_BYTES);
             self.opened.set(self.opened.get() + u64::from(opens));

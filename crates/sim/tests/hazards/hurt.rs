@@ -22,7 +22,7 @@ fn occupy(rig: &Rig, member: usize) {
 
 /// Whether a record is written, in a pool of this size.
 fn is_record_write(request: &Request) -> bool {
-    matches!(request, Request::Write { offset, data }
+    matches!(request, Request::Write { offset, data, .. }
         if *offset >= 320 << 10 && data.len() > BLOCK)
 }
 

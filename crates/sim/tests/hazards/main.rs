@@ -57,6 +57,7 @@ mod starting;
 mod status;
 mod stop;
 mod subsets;
+mod synchronous;
 mod throttle;
 mod unsure;
 mod wear;

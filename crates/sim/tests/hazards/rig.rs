@@ -714,5 +714,5 @@ pub fn to_header(request: &Request) -> bool {
 /// Whether it makes a segment be without a header.
 pub fn is_erasure(request: &Request) -> bool {
     let is_first = |offset: u64| offset.is_multiple_of(SEGMENT_BYTES);
-    matches!(request, Request::Write { offset, data } if is_first(*offset) && data.iter().all(|&byte| byte == 0))
+    matches!(request, Request::Write { offset, data, .. } if is_first(*offset) && data.iter().all(|&byte| byte == 0))
 }

@@ -173,7 +173,7 @@ fn a_second_scrub_finds_nothing() {
 /// Whether a record is written.
 fn is_record_write(request: &Request) -> bool {
     // Superblocks and roots end before this in a pool of this size; a segment's header is one block.
-    matches!(request, Request::Write { offset, data }
+    matches!(request, Request::Write { offset, data, .. }
         if *offset >= 320 << 10 && data.len() > BLOCK)
 }
 

@@ -256,6 +256,7 @@ impl BlockDevice for Huge {
             discard: false,
             stripe: None,
             controller: None,
+            durable_writes: false,
         }
     }
 

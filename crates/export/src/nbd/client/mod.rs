@@ -232,10 +232,12 @@ impl<D: Dial> Inner<D> {
                 let from = (offset - range.start) as usize;
                 inflight.push_back(self.begin(match (&request, &zeroes) {
                     (Request::Write { data, .. }, _) => {
-                        Request::Write { offset, data: data.slice(from..from + len as usize) }
+                        let data = data.slice(from..from + len as usize);
+                        Request::Write { offset, data, durable: false }
                     }
                     (_, Some(zeroes)) => {
-                        Request::Write { offset, data: zeroes.slice(0..len as usize) }
+                        let data = zeroes.slice(0..len as usize);
+                        Request::Write { offset, data, durable: false }
                     }
                     (Request::Discard { .. }, None) => Request::Discard { offset, len },
                     _ => Request::WriteZeroes { offset, len },

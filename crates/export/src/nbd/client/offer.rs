@@ -121,6 +121,7 @@ impl Offer {
             discard: self.can_trim,
             stripe: None,
             controller: None,
+            durable_writes: false,
         }
     }
 
