@@ -290,6 +290,12 @@ fn seems_older(env: &Env, error: &engine::Error) -> Option<Rc<dyn BlockDevice>> 
     is_it.then(|| Rc::clone(&env.members[rot.member]))
 }
 
+/// Whether a takeover lacks the member whose superblocks rot, so that it counts as no cache device: a person is to accept that.
+fn lacks_rotten(env: &Env, error: &engine::Error) -> bool {
+    let rots = env.config.rot.is_some_and(|rot| rot.head_one_in > 0 && !rot.alone);
+    rots && error.to_string().contains("only with all of its cache devices")
+}
+
 async fn open_with(env: &Env, mut options: OpenOptions) -> engine::Result<Pool> {
     let runtime = Rc::clone(&env.runtime);
     let (mut offered, tuning) = (offered(env).await, env.config.tuning.clone());
@@ -299,6 +305,10 @@ async fn open_with(env: &Env, mut options: OpenOptions) -> engine::Result<Pool> 
         match opened.await {
             Err(error) if error.to_string().contains("the witness cannot be written") => {
                 count("start: once more for the witness", 1);
+            }
+            Err(error) if !options.accept_missing && lacks_rotten(env, &error) => {
+                count("start: taken over without one whose superblocks rot", 1);
+                options.accept_missing = true;
             }
             Err(error) => match seems_older(env, &error).filter(|_| !options.accept_missing) {
                 Some(older) => {
