@@ -187,8 +187,9 @@ impl Core {
     ) -> Result<()> {
         self.check_latch()?;
         let mut next = self.superblock.borrow().clone();
-        change(&mut next);
         (next.scrub_next, next.scrub_begun_unix_s) = self.scrub.place();
+        // It has the last word: who joins has its own superblock already, of the same generation.
+        change(&mut next);
         let (mut left, mut marks) = (Vec::new(), None);
         loop {
             self.leave_behind(&mut next, &mut left, &mut marks).await?;
