@@ -250,8 +250,8 @@ pub const SYNC_WRITES_MAX: u32 = 64;
 /// Blocks of a record up to which it may be written durably at once (128 KiB): what is compared should be of one kind.
 pub const SYNC_BLOCKS_MAX: u32 = 32;
 
-/// What an append or a flush counts as at the most, however long it took: a disk's FLUSH does not take longer as a rule. So the
-/// way that hung when it was tried first is tried again after six seconds of waiting.
+/// What an append or a flush counts as at the most, however long it took: a disk's FLUSH does not take longer as a rule. So a way
+/// that hung when it was tried first is tried again when clients have waited for three to seven seconds.
 pub const SYNC_SPAN_MAX: Nanos = 100 * MILLISECOND;
 
 /// How many times as long clients have waited, since it was tried last, as the slower of the two ways takes, before that is

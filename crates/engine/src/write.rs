@@ -130,6 +130,7 @@ impl Core {
             };
             let logged = self.write_logged(v, stream, offset, data.clone()).await;
             if logged.is_ok() {
+                v.habit.note_write();
                 self.refresh_ram(v, offset, &data);
             }
             logged

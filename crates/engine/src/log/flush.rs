@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use forebay_device::{Buf, Io, IoError, IoErrorKind};
 
-use super::{BLOCK, Batch, Habit, OpenSet, Pending, Way};
+use super::{BLOCK, Batch, OpenSet, Pending, Way};
 use crate::core::Core;
 use crate::counters::add;
 use crate::error::Result;
@@ -74,29 +74,25 @@ impl Core {
     /// for any other, and where a FLUSH would have more to do than to make this one durable (INV-108): something before it is not,
     /// or something else is on its way.
     pub(super) fn way_of(&self, batch: &Batch) -> Option<Way> {
-        let is_expected = self.is_flush_expected(&batch.pending);
-        let blocks: u32 = batch.pending.iter().map(Pending::data_blocks).sum();
+        let blocks = || batch.pending.iter().map(Pending::data_blocks).sum::<u32>();
         // In parts it would be several requests, with a flush in each.
-        let is_one = !batch.header && batch.parts.len() == 1 && blocks <= SYNC_BLOCKS_MAX;
+        let is_one = !batch.header && batch.parts.len() == 1;
         let is_alone = !self.log.has_volatile()
             && self.log.flushes.borrow().is_empty()
             && self.log.inflight.borrow().len() == 1;
         let can = || self.serving().all(|(_, member)| member.device.geometry().durable_writes);
-        (is_expected && is_one && is_alone && can()).then(|| self.log.ways.choose())
+        let is_short = || blocks() <= SYNC_BLOCKS_MAX;
+        let is_expected = || self.is_flush_expected(&batch.pending);
+        (is_one && is_alone && is_short() && is_expected() && can()).then(|| self.log.ways.choose())
     }
 
-    /// Whether all of these are clients' writes that will be flushed at once, if they do as before. They count as written.
+    /// Whether all of these are clients' writes that will be flushed at once, if they do as before.
     fn is_flush_expected(&self, pending: &[Pending]) -> bool {
         let volumes = self.volumes.borrow();
-        let habits = || {
-            pending.iter().map(|item| match item.entry.kind {
-                EntryKind::Write => volumes.get(&item.entry.volume).map(|v| &v.habit),
-                _ => None,
-            })
-        };
-        let is_expected = habits().all(|habit| habit.is_some_and(Habit::is_flushing));
-        habits().flatten().for_each(Habit::note_write);
-        is_expected
+        let is_flushing = |v: &Rc<VolumeState>| v.habit.is_flushing();
+        pending.iter().all(|Pending { entry, .. }| {
+            entry.kind == EntryKind::Write && volumes.get(&entry.volume).is_some_and(is_flushing)
+        })
     }
 
     /// A record that was written durably has been appended, as the last one so far: if all before it were durable, all

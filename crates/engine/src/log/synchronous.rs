@@ -26,8 +26,8 @@ impl Habit {
         }
     }
 
-    /// A write is about to be appended.
-    pub(super) fn note_write(&self) {
+    /// A write of one has been logged, and is about to be acknowledged.
+    pub(crate) fn note_write(&self) {
         self.writes.set((self.writes.get() + 1).min(SYNC_WRITES_MAX));
         self.credit.set(self.credit.get().saturating_sub(1));
     }
