@@ -169,6 +169,7 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("damage-not-lost", Bug::DamageNotLost),
     ("claim-overlooked", Bug::ClaimOverlooked),
     ("older-copy-believed", Bug::OlderCopyBelieved),
+    ("durable-append-volatile", Bug::DurableAppendVolatile),
 ];
 
 #[cfg(feature = "planted")]

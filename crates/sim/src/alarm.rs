@@ -40,6 +40,7 @@ const KNOWN: &[(&str, u64)] = &[
     ("damage-not-lost", 14),
     ("claim-overlooked", 6),
     ("older-copy-believed", 29),
+    ("durable-append-volatile", 341),
 ];
 
 /// How a bug was caught.

@@ -14,6 +14,7 @@ const EXPECTED: &[(&str, u64, u64)] = &[
     ("segment reused", 1, 25),
     ("move_blocks", 1, 15),
     ("dirty run moved", 1, 1),
+    ("log: durable append", 1, 2),
     ("evict_blocks", 1, 25),
     ("throttled_writes", 1, 10),
     ("throttle_delay_ns", 1, 10),

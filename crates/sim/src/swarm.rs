@@ -246,13 +246,9 @@ impl Config {
             clients: rng.between(1, 6) as usize,
             operations: if feast { rng.between(20, 100) } else { rng.between(10, 60) },
             // Where nobody flushes, much is left for a power cut to take.
-            flush_percent: match *rng.pick(&[0, 1, 5, 15, 30]) {
-                // An eighth of all seeds is about those who flush what they write, as databases do.
-                _ if seed % 8 == 5 => 60,
-                usual => usual,
-            },
+            flush_percent: *rng.pick(&[0, 1, 5, 15, 30]),
             fua_one_in: *rng.pick(&[0, 0, 30, 8]),
-            durable_writes: seed % 16 != 5,
+            durable_writes: seed % 32 != 5,
             mode_changes: rng.one_in(4),
             // From numbers of its own, too.
             space_changes: Rng::new(seed ^ 0x5BACE).one_in(3),

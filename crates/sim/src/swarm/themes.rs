@@ -13,6 +13,7 @@ impl Config {
     pub(super) fn with_theme(self) -> Self {
         let mut rng = Rng::new(self.seed ^ 0x4A57E);
         match rng.below(10) {
+            _ if self.seed % 8 == 5 => self.flushing_each_write(&mut rng),
             0..3 => self.in_a_hurry(&mut rng),
             3..5 => self.around_the_log(&mut rng),
             // What rots has its copy on a member that keeps its promises.
@@ -21,20 +22,26 @@ impl Config {
         }
     }
 
+    /// One client or a few write, and all of it is to be durable at once, as databases have it: long enough for the log to
+    /// expect that. Then the power goes.
+    fn flushing_each_write(mut self, rng: &mut Rng) -> Self {
+        (self.fua_one_in, self.clients) = (1, rng.between(1, 3) as usize);
+        self.operations = self.operations.max(60);
+        for plan in &mut self.crashes {
+            // Far enough into the run that the log has come to expect it.
+            (plan.crash, plan.when_open) = (Crash::PowerCut, true);
+            plan.after_ios += rng.between(50, 150);
+        }
+        self.writing_back()
+    }
+
     /// Nobody asks for a flush, and what is written goes to the origin at once: only destaging makes it durable in the
     /// log before, and the power goes right behind.
     fn in_a_hurry(mut self, rng: &mut Rng) -> Self {
         (self.flush_percent, self.fua_one_in) = (0, 0);
         (self.tuning.flush_interval, self.tuning.flush_bytes) = (5 * SECOND, 4 << 20);
         (self.tuning.idle_after, self.tuning.destage_when_idle) = (0, true);
-        for volume in &mut self.volumes {
-            volume.mode = Mode::Writeback;
-            if let Populate::Custom { on_write, .. } = &mut volume.settings.populate {
-                // None at all is for modes that write through.
-                *on_write = on_write.filter(|writes| *writes > 0);
-            }
-        }
-        self.cut_at(Target::Origin, rng)
+        self.writing_back().cut_at(Target::Origin, rng)
     }
 
     /// All that is written goes around the log, over what reads have brought there, and hardly anybody asks for a
@@ -61,6 +68,18 @@ impl Config {
         let second = self.crashes.len() > 1;
         self.aimed_crashes =
             second.then(|| AimedCrash::at(Target::Flush, 1, rng)).into_iter().collect();
+        self
+    }
+
+    /// All volumes are written back.
+    fn writing_back(mut self) -> Self {
+        for volume in &mut self.volumes {
+            volume.mode = Mode::Writeback;
+            if let Populate::Custom { on_write, .. } = &mut volume.settings.populate {
+                // None at all is for modes that write through.
+                *on_write = on_write.filter(|writes| *writes > 0);
+            }
+        }
         self
     }
 

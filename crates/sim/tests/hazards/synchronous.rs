@@ -9,7 +9,7 @@ use forebay_device::model::world::Crash;
 use forebay_device::runtime::{MICROSECOND, MILLISECOND};
 use forebay_engine::planted::{Bug, take_seen};
 
-use crate::rig::{Plan, Rig, lazy, provoke, survive};
+use crate::rig::{Plan, Rig, lazy, provoke, same, survive};
 
 /// Writes and flushes in turns, until the engine expects that.
 fn become_synchronous(rig: &Rig, writes: u64) -> Result<(), String> {
@@ -51,10 +51,7 @@ fn what_was_flushed_survives_a_power_cut_without_a_flush_of_its_own() {
             let versions = write_until_durable(&rig, 24)?;
             rig.restart(Crash::PowerCut)?;
             for (block, version) in (0..).zip(versions) {
-                let found = rig.read(block)?;
-                if found != version {
-                    return Err(format!("block {block} has {found}, not {version}"));
-                }
+                same(&format!("block {block}"), rig.read(block)?, version)?;
             }
             become_synchronous(&rig, 24)?;
         }
@@ -97,13 +94,9 @@ fn a_durable_append_says_nothing_of_others() {
         }
         rig.flush()?;
         rig.restart(Crash::PowerCut)?;
-        for block in [3, 40, 55] {
-            let found = rig.read(block)?;
-            if found != 2 {
-                return Err(format!("block {block} has {found}, not what was flushed"));
-            }
-        }
-        Ok(())
+        [3, 40, 55]
+            .into_iter()
+            .try_for_each(|block| same(&format!("block {block}"), rig.read(block)?, 2).map(drop))
     });
 }
 
