@@ -103,13 +103,21 @@ impl Fuse {
 
 impl Drop for Fuse {
     fn drop(&mut self) {
+        let file = self.path().to_owned();
         // Root unmounts by itself, others through fusermount.
-        let file = self.path();
-        let unmounted = ["umount", "fusermount3 -u", "fusermount -u"].iter().any(|command| {
+        let unmount = |command: &&str| {
             let script = format!("{command} '{file}' 2>/dev/null");
             run(&mut tool("sh", &["-c", &script])).status.success()
+        };
+        // A loop device is detached when whoever took a view of its own of all mounts has ended.
+        let is_ending = (0..BUSY_LOOKS_MAX).any(|look| {
+            if look > 0 {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            let is_unmounted = ["umount", "fusermount3 -u", "fusermount -u"].iter().any(unmount);
+            is_unmounted || self.child.try_wait().is_ok_and(|status| status.is_some())
         });
-        if !unmounted {
+        if !is_ending {
             let _ = self.child.kill();
         }
         let _ = self.child.wait();
