@@ -39,10 +39,17 @@ impl Drop for Place {
 }
 
 /// Runs a program with processes of its own, all of which end when it does, or when the pipe is closed: also by the end of
-/// this process, whatever it dies of. A kernel's helpers do not end with it.
-const KEEPER: &str = r#"("$@" </dev/null; kill -KILL 0) & cat >/dev/null; kill -KILL 0"#;
+/// this process, whatever it dies of. A kernel's helpers do not end with it, and it makes a session of its own, with a group
+/// of its own, for itself and its guest's processes.
+const KEEPER: &str = r#"
+    exec 3<&0
+    "$@" </dev/null 3<&- & program=$!
+    end() { kill -s KILL -- "-$program" 2>/dev/null; kill -s KILL 0; }
+    (cat <&3 >/dev/null; end) &
+    wait "$program"
+    end"#;
 
-/// A process with others of its own group, which end with it.
+/// A process with others, of its own group or its keeper's, which end with it.
 struct Group(Child);
 
 impl Group {
@@ -172,10 +179,10 @@ pub(super) fn boot(bench: &mut Bench, kernel: &Path, asked: &Asked) -> Result<Sa
 mod tests {
     use super::*;
 
-    #[test]
-    fn helpers_of_a_guest_end_with_it() {
-        let script = "sleep 600 & echo $!; sleep 600";
-        let mut group = Group::start("sh", &["-c".to_owned(), script.to_owned()]).expect("a group");
+    /// The program ends when its group is dropped, and so does a process that it has started and told the number of.
+    fn ends_with_its_helper(program: &[&str]) {
+        let arguments: Vec<_> = program[1..].iter().map(ToString::to_string).collect();
+        let mut group = Group::start(program[0], &arguments).expect("a group");
         let mut line = String::new();
         let console = group.0.stdout.take().expect("a console");
         BufReader::new(console).read_line(&mut line).expect("a line");
@@ -192,5 +199,17 @@ mod tests {
             looks += 1;
         }
         assert!(is_gone());
+    }
+
+    #[test]
+    fn helpers_of_a_guest_end_with_it() {
+        let script = "sleep 600 & echo $!; sleep 600";
+        ends_with_its_helper(&["sh", "-c", script]);
+    }
+
+    #[test]
+    fn a_guest_with_a_session_of_its_own_ends_with_its_helpers() {
+        let script = "sleep 600 & echo $!; sleep 600";
+        ends_with_its_helper(&["setsid", "sh", "-c", script]);
     }
 }
