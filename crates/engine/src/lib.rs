@@ -43,6 +43,7 @@ mod member;
 mod membership;
 mod memory;
 mod miss;
+mod noted;
 mod origin;
 mod phase;
 mod pull;

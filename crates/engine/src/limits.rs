@@ -371,6 +371,9 @@ pub const RESERVABLE_PERCENT: u64 = 75;
 /// and what checkpoints and facts take.
 pub const PROMISE_PACKED_PERCENT: u64 = 80;
 
+/// Looks, spread over [`crate::tuning::Tuning::clean_noted_after`], in all of which nothing must have been logged of a volume.
+pub const CLEAN_LOOKS: u32 = 5;
+
 /// Records that readers have found damaged in some copy, and that wait to be copied again: more than a bad
 /// spot of an SSD has. Of further ones the sets are noted, and looked through as a whole.
 pub const HURT_RECORDS_MAX: usize = 256;

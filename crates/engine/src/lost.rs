@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use crate::core::{Core, ShardState};
+use crate::core::Core;
 use crate::count::{Count, Counted};
 use crate::format::State;
 use crate::ids::{SECTORS_ALL, VolumeId};
@@ -55,14 +55,6 @@ impl Core {
             volume,
             Mapping { state: State::Lost, distance: 0, sectors: SECTORS_ALL, ..m },
         );
-    }
-
-    /// Whether some of a volume is lost. Its origin has older data then, and must not be taken for
-    /// the volume as long as nobody has overwritten it.
-    pub(crate) fn has_lost(&self, volume: VolumeId) -> bool {
-        let is_lost = |state| state == State::Lost;
-        let of = |shard: &ShardState| shard.index.borrow().next_matching(volume, 0, is_lost);
-        self.shards.iter().any(|shard| of(shard).is_some())
     }
 
     /// Whether a block is lost.

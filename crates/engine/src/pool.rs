@@ -432,6 +432,7 @@ impl Pool {
             loss_notice: Cell::new(0),
             may_be_dirty: Cell::new(record.may_be_dirty),
             flag_lock: TaskMutex::default(),
+            clean_looks: Cell::new(0),
             logging: Count::default(),
             last_request: Cell::new(self.core.rt.now()),
             elevator: Elevator::default(),

@@ -5,6 +5,7 @@
 //!   (INV-92), for it may fail as the last one did.
 //! * As long as anything is owed then, nothing new is populated: what is left of the SSDs has to bring it home. Once
 //!   nothing is, clean data comes in again if there are members for its copies.
+//! * Once nothing is, that is noted ([`crate::noted`]).
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -218,6 +219,9 @@ async fn reviewer(core: Rc<Core>) {
         let timer = core.rt.sleep(LOOK_INTERVAL);
         core.epoch_begun.until_or(is_over, timer).await;
         core.review_redundancy();
+        if core.redundancy.get() == Redundancy::Protected {
+            core.note_clean(|v| !core.mode_of(v).writes_back()).await;
+        }
     }
 }
 

@@ -36,6 +36,7 @@ use crate::marks::Losses;
 use crate::member::Member;
 use crate::membership::{OpenOptions, Opened, Opening, assess};
 use crate::memory::IndexClaims;
+use crate::noted::noter;
 use crate::phase::Life;
 use crate::planted::{self, Bug};
 use crate::policy::{Reread, S3Fifo, S3FifoConfig};
@@ -274,6 +275,7 @@ async fn start(
     core.spawn(witness_keeper(Rc::clone(&core)));
     let budget = core.superblock.borrow().write_budget_bytes_per_day;
     core.start_budget(budget);
+    core.spawn_background(noter(Rc::clone(&core)));
     core.spawn_background(wear_keeper(Rc::clone(&core)));
     core.spawn_background(scrubber(Rc::clone(&core)));
     core.spawn_background(healer(Rc::clone(&core)));

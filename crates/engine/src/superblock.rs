@@ -415,11 +415,16 @@ impl Core {
         }
     }
 
+    /// Whether a volume's origin has everything. Where some of it is lost the origin has older data, and must not be taken
+    /// for the volume as long as nobody has overwritten that.
+    pub(crate) fn is_clean(&self, v: &VolumeState) -> bool {
+        !self.owes_any(v) && self.lost.of(v.id) == 0 && v.logging.is_zero()
+    }
+
     /// Clears `may_be_dirty` if nothing is owed or lost and every clean fact is durable.
     pub(crate) async fn clear_may_be_dirty(&self, v: &Rc<VolumeState>) -> Result<()> {
         let _flag = v.flag_lock.lock().await;
-        let owes = self.owes_any(v) || self.has_lost(v.id);
-        if !v.may_be_dirty.get() || owes || !v.logging.is_zero() {
+        if !v.may_be_dirty.get() || !self.is_clean(v) {
             return Ok(());
         }
         // From here on a logged write waits for the flag lock and sets it again.

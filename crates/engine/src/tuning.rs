@@ -49,6 +49,9 @@ pub struct Tuning {
     pub index_memory_most: u64,
     /// Whether destaging starts by itself when a volume is idle.
     pub destage_when_idle: bool,
+    /// Time for which nothing must have been logged of a volume that owes nothing until it is noted durably that it is clean,
+    /// and up to a fifth more.
+    pub clean_noted_after: Nanos,
 }
 
 impl Default for Tuning {
@@ -74,6 +77,7 @@ impl Default for Tuning {
             headers_together: 64,
             index_memory_most: u64::MAX,
             destage_when_idle: true,
+            clean_noted_after: 300 * SECOND,
         }
     }
 }

@@ -64,6 +64,8 @@ pub(crate) struct VolumeState {
     pub may_be_dirty: Cell<bool>,
     /// Held while `may_be_dirty` is made to agree with the superblocks.
     pub flag_lock: TaskMutex,
+    /// How often it was looked since its last logged write whether it is to be noted as clean.
+    pub clean_looks: Cell<u32>,
     /// Logged writes between their look at `may_be_dirty` and their publication.
     pub logging: Count,
     pub last_request: Cell<Nanos>,

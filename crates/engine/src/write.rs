@@ -235,6 +235,7 @@ impl Core {
     ) -> Result<Option<Logging<'a>>> {
         self.check_latch()?;
         let mut logging = Logging { _counted: v.logging.guard(), claim: None };
+        v.clean_looks.set(0);
         if !v.may_be_dirty.get() && !self.set_may_be_dirty(v).await? {
             seen("written through without a witness");
             return Ok(None);

@@ -15,6 +15,7 @@ const EXPECTED: &[(&str, u64, u64)] = &[
     ("move_blocks", 1, 15),
     ("dirty run moved", 1, 1),
     ("log: durable append", 1, 2),
+    ("clean: noted by itself", 1, 6),
     ("evict_blocks", 1, 25),
     ("throttled_writes", 1, 10),
     ("throttle_delay_ns", 1, 10),

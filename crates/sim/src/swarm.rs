@@ -262,6 +262,7 @@ impl Config {
                 destage_whole_percent: *Rng::new(seed ^ 0xF177).pick(&[1, 50, 200]),
                 headers_together: *Rng::new(seed ^ 0x4EAD).pick(&[1, 3, 64]),
                 index_memory_most: Self::index_memory(seed),
+                clean_noted_after: *Rng::new(seed ^ 0xC1EA).pick(&[50, 500, 300_000]) * MILLISECOND,
                 ..Self::tuning(&mut rng)
             },
             verify_reads: rng.one_in(8),
@@ -648,6 +649,7 @@ impl Config {
             hurt_records_max: 4,
             headers_together: 64,
             index_memory_most: u64::MAX,
+            clean_noted_after: 300_000 * MILLISECOND,
         }
     }
 }

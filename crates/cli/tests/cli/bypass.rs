@@ -236,6 +236,27 @@ fn a_pool_whose_last_ssd_fails_in_use_is_served_from_its_origins_when_asked() {
 }
 
 #[test]
+fn what_went_home_when_one_ssd_was_left_is_served_when_that_one_goes_too() {
+    let mut daemon = served("bypass-protected");
+    let newest = written(&daemon, 2);
+    daemon.kill();
+    std::fs::remove_file(daemon.dir.path("ssd-1")).unwrap();
+    daemon.start();
+    until("it is protected", || state(&daemon) == "protected");
+    let last = daemon.dir.path("ssd-0");
+    until("its last SSD says so", || {
+        !daemon.tell(&["inspect", text(&last)]).contains("may be dirty")
+    });
+    daemon.kill();
+    detach(&daemon);
+    start_without(&mut daemon);
+    daemon.tell(&BYPASS);
+    until_direct(&daemon);
+    assert!(read_all(&daemon.dir.path("nbd")) == newest);
+    daemon.stop();
+}
+
+#[test]
 fn a_pool_of_which_a_device_is_there_is_not_served_without_it() {
     let mut daemon = Daemon::new("bypass-member");
     let (first, second) = (daemon.ssd("ssd-0"), daemon.ssd("ssd-1"));

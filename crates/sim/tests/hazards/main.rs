@@ -30,6 +30,7 @@ mod many;
 mod members;
 mod memory;
 mod neighbours;
+mod noted;
 mod numbers;
 mod older;
 mod origin;

@@ -13,6 +13,7 @@ use forebay_engine::planted::Bug;
 use forebay_engine::{CopiesChange, EventKind, Mode, Redundancy, Result as EngineResult, Volume};
 
 use crate::changing::{add, told};
+use crate::noted::withheld;
 use crate::rig::{BLOCK, Plan, Rig, SOON, lazy, provoke, same, survive};
 
 const BLOCK_LEN: u64 = BLOCK as u64;
@@ -25,8 +26,15 @@ fn protected(
     held: fn(&Request) -> bool,
 ) -> Result<Rc<Rig>, String> {
     let (origin_bytes, tuning) = (4 << 20, lazy());
-    let plan =
-        Plan { members: 2, copies: 2, agreed: false, origin_bytes, tuning, ..Plan::default() };
+    let plan = Plan {
+        members: 2,
+        spares: 1,
+        copies: 2,
+        agreed: false,
+        origin_bytes,
+        tuning,
+        ..Plan::default()
+    };
     let rig = Rig::new(seed, plan);
     (0..blocks).try_for_each(|block| rig.write(2, block * apart, 1))?;
     rig.origin_gate.hold(usize::MAX, held);
@@ -369,6 +377,33 @@ fn volumes_are_written_back_again_when_fewer_copies_are_promised() {
         let read = |block| same("read", rig.read(block)?, 2).map(drop);
         (0..20).chain([30]).try_for_each(read)?;
         rig.settled(2)
+    });
+}
+
+/// Once everything has gone home the last member may go as well: nothing is withheld then.
+#[test]
+fn the_witness_knows_what_has_gone_home_for_want_of_members() {
+    survive(4, |seed| {
+        let rig = protected(seed, (20, 1), |_| false)?;
+        same("while the origin lacks something", withheld(&rig), 1)?;
+        rig.pause(5 * SECOND);
+        assert_eq!(rig.pool().redundancy(), Redundancy::Protected);
+        same("once it has everything", withheld(&rig), 0)?;
+        rig.write(3, 7, 1)?;
+        rig.flush()?;
+        rig.pause(5 * SECOND);
+        same("written through", withheld(&rig), 0)?;
+        rig.restart(Crash::PowerCut)?;
+        (0..20).try_for_each(|block| {
+            same("read", rig.read(block)?, if block == 7 { 3 } else { 2 }).map(drop)
+        })?;
+        // With enough of them it is written back again, and the witness has been told before.
+        add(&rig, 2)?.map_err(|error| error.to_string())?;
+        rig.pause(5 * SECOND);
+        assert_eq!(rig.pool().redundancy(), Redundancy::Whole);
+        rig.write(4, 9, 1)?;
+        same("written back", withheld(&rig), 1)?;
+        rig.settled(9)
     });
 }
 

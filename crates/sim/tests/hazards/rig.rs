@@ -283,6 +283,7 @@ pub fn lazy() -> Tuning {
         hurt_records_max: 256,
         headers_together: 64,
         index_memory_most: u64::MAX,
+        clean_noted_after: 1_000_000 * SECOND,
     }
 }
 
