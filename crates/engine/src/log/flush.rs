@@ -74,25 +74,27 @@ impl Core {
     /// for any other, and where a FLUSH would have more to do than to make this one durable (INV-108): something before it is not,
     /// or something else is on its way.
     pub(super) fn way_of(&self, batch: &Batch) -> Option<Way> {
-        let blocks = || batch.pending.iter().map(Pending::data_blocks).sum::<u32>();
         // In parts it would be several requests, with a flush in each.
         let is_one = !batch.header && batch.parts.len() == 1;
         let is_alone = !self.log.has_volatile()
             && self.log.flushes.borrow().is_empty()
             && self.log.inflight.borrow().len() == 1;
         let can = || self.serving().all(|(_, member)| member.device.geometry().durable_writes);
-        let is_short = || blocks() <= SYNC_BLOCKS_MAX;
-        let is_expected = || self.is_flush_expected(&batch.pending);
-        (is_one && is_alone && is_short() && is_expected() && can()).then(|| self.log.ways.choose())
+        (is_one && is_alone && self.is_flush_expected(&batch.pending) && can())
+            .then(|| self.log.ways.choose())
     }
 
-    /// Whether all of these are clients' writes that will be flushed at once, if they do as before.
+    /// Whether all of these are clients' writes that will be flushed at once, if they do as before, and few blocks.
     fn is_flush_expected(&self, pending: &[Pending]) -> bool {
         let volumes = self.volumes.borrow();
         let is_flushing = |v: &Rc<VolumeState>| v.habit.is_flushing();
-        pending.iter().all(|Pending { entry, .. }| {
-            entry.kind == EntryKind::Write && volumes.get(&entry.volume).is_some_and(is_flushing)
-        })
+        let blocks: u32 = pending.iter().map(Pending::data_blocks).sum();
+        let is_short = blocks <= SYNC_BLOCKS_MAX;
+        is_short
+            && pending.iter().all(|Pending { entry, .. }| {
+                entry.kind == EntryKind::Write
+                    && volumes.get(&entry.volume).is_some_and(is_flushing)
+            })
     }
 
     /// A record that was written durably has been appended, as the last one so far: if all before it were durable, all
