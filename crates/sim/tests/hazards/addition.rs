@@ -14,7 +14,7 @@ use forebay_engine::planted::Bug;
 use forebay_engine::{ErrorKind, EventKind, Readers};
 use forebay_sim::content::fill as stamp;
 
-use crate::changing::{BLOCKS, add, all_but, fill, id_of, plan, remove, told, verify};
+use crate::changing::{BLOCKS, add, all_but, begin_add, fill, id_of, plan, remove, told, verify};
 use crate::hanging::{DEADLINE, has_hung, in_time};
 use crate::rig::{
     BLOCK, KINDS, Plan, Rig, SEGMENT_BYTES, SEGMENTS, SOON, newest, provoke, same, survive, version,
@@ -588,10 +588,7 @@ fn the_others_hear_of_a_member_that_is_ready() {
         let rig = Rig::new(seed, plan(1, 2, 1));
         fill(&rig)?;
         rig.gates[0].hold(1, is_superblock);
-        let (pool, device) = (rig.pool(), Rc::clone(&rig.gates[1]) as _);
-        rig.world.spawn(Box::pin(async move {
-            pool.add_member(device).await.ok();
-        }));
+        begin_add(&rig, 1);
         rig.pause(SOON);
         assert_eq!(rig.gates[0].held(), 1, "the epoch is on its way");
         rig.crash(KINDS[(seed % 2) as usize]);
@@ -611,10 +608,7 @@ fn copies_come_back_if_a_member_fails_right_behind_an_addition() {
             rig.write(2, 1, 1)?;
             rig.flush()?;
             rig.gates[kept].hold(1, is_superblock);
-            let (pool, device) = (rig.pool(), Rc::clone(&rig.gates[2]) as _);
-            rig.world.spawn(Box::pin(async move {
-                pool.add_member(device).await.ok();
-            }));
+            begin_add(&rig, 2);
             rig.pause(SOON);
             assert_eq!(rig.gates[kept].held(), 1, "the epoch is on its way");
             let pool = rig.pool();

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use forebay_device::BlockDevice;
+use forebay_device::{BlockDevice, Runtime};
 use forebay_engine::ids::DeviceId;
 use forebay_engine::{Error, EventKind, Tuning};
 
@@ -41,6 +41,14 @@ pub fn id_of(rig: &Rig, member: usize) -> DeviceId {
 pub fn add(rig: &Rc<Rig>, spare: usize) -> Result<Result<DeviceId, Error>, String> {
     let (pool, device) = (rig.pool(), Rc::clone(&rig.gates[spare]) as Rc<dyn BlockDevice>);
     rig.run(async move { pool.add_member(device).await })
+}
+
+/// Begins to add a device; how that ends nobody waits for.
+pub fn begin_add(rig: &Rc<Rig>, spare: usize) {
+    let (pool, device) = (rig.pool(), Rc::clone(&rig.gates[spare]) as Rc<dyn BlockDevice>);
+    rig.world.spawn(Box::pin(async move {
+        pool.add_member(device).await.ok();
+    }));
 }
 
 /// Takes a member out; an error of the engine in the inner result.

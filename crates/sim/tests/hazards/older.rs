@@ -7,11 +7,12 @@ use std::rc::Rc;
 use forebay_device::BlockDevice;
 use forebay_device::model::fault::{Ops, Trigger};
 use forebay_device::model::world::Crash;
-use forebay_device::runtime::{MILLISECOND, Runtime, SECOND};
+use forebay_device::runtime::{MILLISECOND, SECOND};
 use forebay_engine::format::{Layout, SUPERBLOCK_BYTES};
 use forebay_engine::planted::Bug;
 use forebay_engine::{EventKind, Mode};
 
+use crate::changing::begin_add;
 use crate::rig::{KINDS, MEMBER_BYTES, Plan, Rig, SOON, provoke, same, survive};
 
 const SEEDS: u64 = 8;
@@ -276,12 +277,9 @@ fn a_member_that_fails_as_it_joins_beside_a_loss_is_not_taken_for_one_that_was_s
         for (after, ios) in (0..8).flat_map(|after| (1..=30).map(move |ios| (after, ios))) {
             let rig = Rig::new(seed, Plan { spares: 1, ..plan(2, 1) });
             write(&rig, 2)?;
-            let (pool, device) = (rig.pool(), Rc::clone(&rig.gates[2]) as Rc<dyn BlockDevice>);
             let slot = superblock(seed as usize / 2);
             rig.broken[failed].failing.arm(Trigger::every(Ops::Writes).within(slot));
-            rig.world.spawn(Box::pin(async move {
-                pool.add_member(device).await.ok();
-            }));
+            begin_add(&rig, 2);
             while rig.broken[failed].failing.hits() == 0 {
                 rig.pause(MILLISECOND / 100);
             }

@@ -11,6 +11,7 @@ use forebay_engine::format::{Root, SUPERBLOCK_BYTES, Superblock};
 use forebay_engine::planted::{self, Bug};
 use forebay_engine::{EventKind, Mode, ScrubStatus, Tuning};
 
+use crate::changing::begin_add;
 use crate::rig::{
     BLOCK, Breakage, KINDS, MEMBER_BYTES, Plan, Rig, SEGMENT_BYTES, SOON, lazy, provoke, same,
     survive,
@@ -375,10 +376,7 @@ fn who_joins_while_a_lap_goes_on_has_the_superblock_of_the_others() {
         rig.pool().start_scrub().map_err(|error| error.to_string())?;
         rig.pause(SECOND);
         rig.gates[2].hold(1, is_its_superblock);
-        let (pool, device) = (rig.pool(), Rc::clone(&rig.gates[2]) as _);
-        rig.world.spawn(Box::pin(async move {
-            pool.add_member(device).await.ok();
-        }));
+        begin_add(&rig, 2);
         rig.pause(SOON);
         assert_eq!(rig.gates[2].held(), 1, "it is being made ready");
         let left = rig.pool().scrub().left_bytes;
