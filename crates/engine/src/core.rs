@@ -127,6 +127,9 @@ pub(crate) struct Core {
     pub witness: Rc<dyn Witness>,
     /// Whether the witness could not be written the last time.
     pub witness_lags: Cell<bool>,
+    /// Whether the one that is there calls a volume clean that may be dirty: it is this machine's, and another one has had the pool
+    /// since.
+    pub witness_understates: Cell<bool>,
     /// Whether a person agreed, for this start, to what is lost with missing members.
     pub accepted: Cell<bool>,
     pub counters: Counters,

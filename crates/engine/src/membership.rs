@@ -119,6 +119,8 @@ pub(crate) struct Opening {
     pub epoch: u64,
     /// Whether the witness names it already.
     pub witnessed: bool,
+    /// Whether it calls a volume clean that may be dirty.
+    pub understated: bool,
     /// Whether a person agreed to what is lost.
     pub accepted: bool,
     /// What a person should know.
@@ -206,6 +208,12 @@ fn left_behind(witness: &WitnessFile, superblock: &Superblock) -> bool {
 fn set_back(witness: &WitnessFile, superblock: &Superblock) -> bool {
     let is_later = witness.epoch == superblock.epoch && witness.generation > superblock.generation;
     is_later && !planted::is(Bug::OlderCopyBelieved)
+}
+
+/// Whether a witness, of before another machine had the pool, calls a volume clean that may be dirty.
+fn understates(witness: &WitnessFile, superblock: &Superblock) -> bool {
+    let is_clean = |id| witness.volumes.iter().any(|known| known.id == id && !known.may_be_dirty);
+    superblock.volumes.iter().any(|volume| volume.may_be_dirty && is_clean(volume.id))
 }
 
 /// The superblock that counts, and whether all that was found descends from one line. Of two
@@ -323,8 +331,9 @@ pub(crate) async fn assess(
     let place = |id: DeviceId| superblock.members.iter().position(|m| m.device == id);
     members.sort_by_key(|member| place(member.record.device));
     let accepted = options.accept_missing;
-    let witnessed = witness.is_some_and(|w| w.epoch == epoch);
-    Ok(Opening { superblock, members, missing, epoch, witnessed, accepted, notes })
+    let witnessed = witness.as_ref().is_some_and(|w| w.epoch == epoch);
+    let understated = witness.is_some_and(|w| understates(&w, &superblock));
+    Ok(Opening { superblock, members, missing, epoch, witnessed, understated, accepted, notes })
 }
 
 fn facts(

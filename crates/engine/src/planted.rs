@@ -64,6 +64,10 @@ pub enum Bug {
     RamFillOvertaken,
     /// A volume is taken out of the pool before its origin has everything.
     RemovedWhileDirty,
+    /// A start goes on with a witness that calls clean what is dirty.
+    WitnessUnderstates,
+    /// A volume is noted as clean whatever its origin lacks.
+    NotedWhileDirty,
     /// What is dropped because its origin was changed is gone from memory only.
     ForgottenVolatile,
     /// A volume's new size is told before it is durable.
@@ -170,6 +174,7 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("claim-overlooked", Bug::ClaimOverlooked),
     ("older-copy-believed", Bug::OlderCopyBelieved),
     ("durable-append-volatile", Bug::DurableAppendVolatile),
+    ("noted-while-dirty", Bug::NotedWhileDirty),
 ];
 
 #[cfg(feature = "planted")]

@@ -236,11 +236,13 @@ async fn start(
 ) -> Result<Pool> {
     let (opening, taken) = claimed(rt, deadline, &*witness, options).await?;
     deadline.attempts().has_claimed.set(true);
-    let Opening { superblock, members, missing, epoch, witnessed, accepted, notes } = opening;
+    let Opening { superblock, members, missing, epoch, witnessed, understated, accepted, notes } =
+        opening;
     let superblock = superblock.started(&missing, epoch);
     let core = Rc::new(new_core(Rc::clone(rt), superblock, &members, witness, tuning, deadline));
     deadline.tell(&core);
     core.accepted.set(accepted);
+    core.witness_understates.set(understated);
     core.event(EventKind::Opened, "pool opened".to_owned());
     for (kind, subject, note) in notes {
         core.event_of(subject, kind, note);
@@ -478,6 +480,7 @@ fn new_core(
         attaching: TaskMutex::default(),
         witness,
         witness_lags: Cell::new(false),
+        witness_understates: Cell::new(false),
         accepted: Cell::new(false),
         counters: Counters::default(),
         bypass: BypassCounters::default(),

@@ -254,6 +254,7 @@ impl Core {
             let stored = self.witness.store(bytes.clone()).await;
             let lagged = self.witness_lags.replace(stored.is_err());
             let Err(reason) = stored else {
+                self.witness_understates.set(false);
                 if lagged {
                     self.event(EventKind::WitnessWritten, "the witness is up to date again".into());
                 }
@@ -340,10 +341,21 @@ impl Core {
     ///
     /// # Errors
     /// If a member fails; or if the witness cannot be written although members were lost, and it is not
-    /// `witnessed` in which epoch: with the old witness they would be believed when they come back alone.
+    /// `witnessed` in which epoch: with the old witness they would be believed when they come back alone; or if it calls
+    /// a volume clean that may be dirty, and cannot be written within [`WITNESS_WAIT_MAX`] either (INV-20).
     pub(crate) async fn begin_start(&self, witnessed: bool) -> Result<()> {
         let _control = self.control.lock().await;
         self.write_superblocks(|_| ()).await?;
+        if self.witness_understates.get() && !planted::is(Bug::WitnessUnderstates) {
+            let bytes = witness_of(&self.superblock.borrow());
+            self.tell_witness(bytes, true).await;
+            if self.witness_understates.get() {
+                let what = "the witness cannot be written, and what it says of volumes that may be dirty is of before \
+                     another machine had the pool: that they are clean";
+                return Err(Error::new(ErrorKind::Io, what)
+                    .hint("make the witness file writable, then open the pool again"));
+            }
+        }
         let superblock = self.superblock.borrow();
         if self.witness_lags.get() && superblock.has_lost_members() && !witnessed {
             return Err(Error::new(
@@ -418,7 +430,8 @@ impl Core {
     /// Whether a volume's origin has everything. Where some of it is lost the origin has older data, and must not be taken
     /// for the volume as long as nobody has overwritten that.
     pub(crate) fn is_clean(&self, v: &VolumeState) -> bool {
-        !self.owes_any(v) && self.lost.of(v.id) == 0 && v.logging.is_zero()
+        let lacks = self.owes_any(v) && !planted::is(Bug::NotedWhileDirty);
+        !lacks && self.lost.of(v.id) == 0 && v.logging.is_zero()
     }
 
     /// Clears `may_be_dirty` if nothing is owed or lost and every clean fact is durable.

@@ -40,7 +40,8 @@ const KNOWN: &[(&str, u64)] = &[
     ("damage-not-lost", 14),
     ("claim-overlooked", 6),
     ("older-copy-believed", 29),
-    ("durable-append-volatile", 341),
+    ("durable-append-volatile", 149),
+    ("noted-while-dirty", 23),
 ];
 
 /// How a bug was caught.

@@ -17,6 +17,7 @@ use forebay_engine::counters::ReasonCounters;
 use forebay_engine::format::{Host, MemberState, Superblock};
 use forebay_engine::ids::DeviceId;
 use forebay_engine::planted::{self, BUGS};
+use forebay_engine::witness::without_members;
 use forebay_engine::{
     Client, CopiesChange, CreateOptions, ErrorKind, Event, OpenOptions, Place, Pool, Redundancy,
     Volume, VolumeSpec, Witness,
@@ -169,7 +170,11 @@ impl DiskWitness {
         let at = place * Self::PLACE_BYTES as u64;
         let outcome = self.disk.read(at, Buf::new(Self::PLACE_BYTES)).await;
         outcome.result.ok()?;
-        let bytes = outcome.buf?;
+        Self::content(&outcome.buf?)
+    }
+
+    /// What a place holds, and when it was written.
+    fn content(bytes: &[u8]) -> Option<(u64, Vec<u8>)> {
         let word = |i: usize| {
             u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|b: usize| bytes[i * 8 + b]))
         };
@@ -349,6 +354,7 @@ async fn open(env: &Env) -> Result<Pool, SubjectError> {
     };
     let pool = opened.map_err(error)?;
     env.hosts.tenant.set(Tenant::Host(host));
+    env.hosts.server.set(host);
     Ok(pool)
 }
 
@@ -623,6 +629,13 @@ impl Subject for Engine {
 
     fn has_given_up(&self) -> bool {
         self.pool.as_ref().is_some_and(Pool::is_latched)
+    }
+
+    fn is_served_alone(witness: &[u8], volume: usize) -> bool {
+        let places = witness.chunks_exact(DiskWitness::PLACE_BYTES);
+        let newest = places.filter_map(DiskWitness::content).max_by_key(|(count, _)| *count);
+        let known = newest.and_then(|(_, bytes)| without_members(&bytes).ok());
+        known.is_some_and(|known| known.served.iter().any(|it| it.name == volume_name(volume)))
     }
 
     fn take_seen() -> BTreeMap<&'static str, u64> {

@@ -90,6 +90,7 @@ fn recover_and_judge<S: Subject>(
     records: bool,
 ) -> Result<Vec<Snapshot>, Failure> {
     seed.crash(crash);
+    seed.check_served_alone::<S>()?;
     let (shared, machine) = (Rc::clone(&seed.shared), Rc::clone(&seed.machine));
     if records {
         machine.recorder.start(&shared);

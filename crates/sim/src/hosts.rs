@@ -20,6 +20,8 @@ pub enum Tenant {
 pub struct Hosts {
     /// The one that opens the pool, or has done so last.
     pub opener: Cell<usize>,
+    /// The one that has served it last: what its witness says is so.
+    pub server: Cell<usize>,
     /// Who has it.
     pub tenant: Cell<Tenant>,
 }

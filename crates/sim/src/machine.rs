@@ -314,11 +314,16 @@ impl Machine {
 
     /// Compares each origin, as it is, with what its volume should contain.
     pub(crate) fn check_origins(&self, shared: &Shared, when: &str) {
-        for (volume, disk) in self.origins.iter().enumerate() {
-            let image = disk.peek(0, shared.config.volumes[volume].size_bytes as usize);
+        for volume in 0..self.origins.len() {
+            let image = self.origin_image(shared, volume);
             if let Err(violation) = shared.oracle.borrow_mut().check_image(volume, &image) {
                 shared.fail(format!("the origin alone, {when}: {violation}"));
             }
         }
+    }
+
+    /// What a volume's origin has at this moment.
+    pub(crate) fn origin_image(&self, shared: &Shared, volume: usize) -> Vec<u8> {
+        self.origins[volume].peek(0, shared.config.volumes[volume].size_bytes as usize)
     }
 }

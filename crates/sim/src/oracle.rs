@@ -284,21 +284,35 @@ impl Oracle {
     pub fn read_end(&mut self, access: Access, bytes: &[u8]) -> Result<(), Violation> {
         let now = self.tick();
         assert_eq!(bytes.len() as u64, (access.range.end - access.range.start) * SECTOR as u64);
-        let volume = access.volume;
-        let mut result = Ok(());
-        let sectors = self.volumes[volume].each(access.range).zip(bytes.chunks_exact(SECTOR));
+        let Access { volume, range, start, .. } = access;
+        let conclude = |versions: &mut [Version], value| narrow(versions, value, start, now);
+        let result = self.judge_each(volume, range, start, bytes, conclude);
+        self.volumes[volume].reads.remove(&start);
+        result
+    }
+
+    /// Judges what was found by a read that started at `start`, up to the first sector that it cannot have found so.
+    fn judge_each(
+        &mut self,
+        volume: usize,
+        range: Range<u64>,
+        start: u64,
+        bytes: &[u8],
+        conclude: impl Fn(&mut [Version], u64),
+    ) -> Result<(), Violation> {
+        let sectors = self.volumes[volume].each(range).zip(bytes.chunks_exact(SECTOR));
         for ((sector, versions), bytes) in sectors {
             let found = identify(volume, sector, bytes);
-            match judge(versions, found, access.start) {
-                Ok(value) => narrow(versions, value, access.start, now),
-                Err((allowed, stale)) => {
-                    result = Err(Violation { volume, sector, found, allowed, stale });
-                    break;
-                }
-            }
+            let value = judge(versions, found, start).map_err(|(allowed, stale)| Violation {
+                volume,
+                sector,
+                found,
+                allowed,
+                stale,
+            })?;
+            conclude(versions, value);
         }
-        self.volumes[volume].reads.remove(&access.start);
-        result
+        Ok(())
     }
 
     /// A flush of `volume` begins, on behalf of a session.
@@ -444,6 +458,15 @@ impl Oracle {
     pub fn check_image(&mut self, volume: usize, image: &[u8]) -> Result<(), Violation> {
         let access = self.read_start(volume, 0..(image.len() / SECTOR) as u64);
         self.read_end(access, image)
+    }
+
+    /// The same of one that somebody might find, but nobody has: nothing follows from it.
+    ///
+    /// # Errors
+    /// The first sector with a value that it cannot have.
+    pub fn check_possible(&mut self, volume: usize, image: &[u8]) -> Result<(), Violation> {
+        let (range, now) = (0..(image.len() / SECTOR) as u64, self.clock);
+        self.judge_each(volume, range, now, image, |_, _| ())
     }
 }
 

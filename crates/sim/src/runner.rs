@@ -632,6 +632,25 @@ impl Seed {
         self.machine.aimed.disarm();
         self.shared.failed().map_or(Ok(()), Err)?;
         self.crash(plan.crash);
+        self.check_served_alone::<S>()
+    }
+
+    /// Looks behind a crash at what would be served if no member were left.
+    pub(crate) fn check_served_alone<S: Subject>(&self) -> Result<(), Failure> {
+        let (shared, machine) = (&self.shared, &self.machine);
+        // What is put in its place has not heard of what was written since.
+        if shared.config.witness_loss.is_some() {
+            return Ok(());
+        }
+        let witness = &machine.witness_files()[machine.env.hosts.server.get()];
+        let volumes = 0..shared.config.volumes.len();
+        for volume in volumes.filter(|volume| S::is_served_alone(witness, *volume)) {
+            let image = machine.origin_image(shared, volume);
+            let judged = shared.oracle.borrow_mut().check_possible(volume, &image);
+            judged.map_err(|it| Failure(format!("an origin that would be served alone: {it}")))?;
+            *shared.seen.borrow_mut().entry("an origin that would be served alone").or_default() +=
+                1;
+        }
         Ok(())
     }
 

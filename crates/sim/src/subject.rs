@@ -238,6 +238,11 @@ pub trait Subject: Sized + 'static {
     /// Waits until every volume's origin is complete, current and flushed. Nobody writes meanwhile.
     fn destage(&self) -> impl Future<Output = Result<(), SubjectError>>;
 
+    /// Whether a volume's origin could be served for it if no member were left, by what a host's witness has on its disk.
+    fn is_served_alone(_witness: &[u8], _volume: usize) -> bool {
+        false
+    }
+
     /// Changes what the subject cannot do.
     fn adapt(_: &mut Config) {}
 

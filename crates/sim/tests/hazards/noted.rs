@@ -5,9 +5,10 @@ use std::rc::Rc;
 use forebay_device::model::world::Crash;
 use forebay_device::runtime::SECOND;
 use forebay_engine::Tuning;
+use forebay_engine::planted::Bug;
 use forebay_engine::witness::without_members;
 
-use crate::rig::{Plan, Rig, lazy, same, survive};
+use crate::rig::{Plan, Rig, lazy, provoke, same, survive};
 
 const SPAN: u64 = 5 * SECOND;
 
@@ -63,5 +64,28 @@ fn nothing_is_noted_that_the_witness_cannot_be_told_the_contrary_of() {
         rig.pause(3 * SPAN);
         same("once it can be written", withheld(&rig), 0)?;
         rig.settled(7)
+    });
+}
+
+/// Another machine has had the pool since this one's witness was written, and left data behind that the origin lacks.
+#[test]
+fn no_start_goes_on_with_a_witness_that_calls_clean_what_is_dirty() {
+    provoke(Bug::WitnessUnderstates, 4, |seed| {
+        let rig = noting(seed);
+        let own = rig.recall();
+        rig.write(2, 3, 1)?;
+        rig.flush()?;
+        rig.crash(Crash::ProcessKill);
+        rig.remember(own);
+        rig.witness_refuses.set(true);
+        let opened = rig.open();
+        if opened.is_ok() {
+            return Err(format!("it serves, and {} are withheld", withheld(&rig)));
+        }
+        rig.crash(Crash::ProcessKill);
+        rig.witness_refuses.set(false);
+        rig.open()?;
+        same("told", withheld(&rig), 1)?;
+        rig.settled(3)
     });
 }
